@@ -1,0 +1,1 @@
+"""fedskip: federated learning by skipping."""

@@ -1,0 +1,75 @@
+"""A module as one vector, K modules as the rows of a matrix.
+
+The vector holds the trainable parameters first, then the frozen ones and the float buffers
+(BatchNorm statistics). Integer counters are not state. `[:trainable]` is what methods bend and
+optimisers move; the rest rides along and is always merged by sample weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a module and its place in the vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor of a module lives in its vector of `size` numbers."""
+
+    entries: tuple[Entry, ...]
+    trainable: int  # D: the vector's first D numbers are trained
+    size: int  # P
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        named = list(module.named_parameters())
+        tensors = [(name, p) for name, p in named if p.requires_grad]
+        trainable = sum(p.numel() for _, p in tensors)
+        tensors += [(name, p) for name, p in named if not p.requires_grad]
+        tensors += [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
+        entries, start = [], 0
+        for name, tensor in tensors:
+            entries.append(Entry(name, tuple(tensor.shape), start))
+            start = entries[-1].stop
+        return cls(tuple(entries), trainable, start)
+
+    def pack(self, module: nn.Module) -> Tensor:
+        """A copy of the module's state as a vector, (P,)."""
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return torch.cat([state[e.name].detach().reshape(-1) for e in self.entries])
+
+    def views(self, rows: Tensor, start: int = 0) -> dict[str, Tensor]:
+        """Named views into a vector (P,) or a matrix (K, P); no copies.
+
+        `rows` may be a slice that begins at `start`; entries outside it are left out.
+        """
+        lead, width = rows.shape[:-1], rows.shape[-1]
+        return {
+            e.name: rows[..., e.start - start : e.stop - start].unflatten(-1, e.shape or (1,)).reshape(
+                lead + e.shape
+            )
+            for e in self.entries
+            if e.start >= start and e.stop <= start + width
+        }
+
+    @torch.no_grad()
+    def load(self, module: nn.Module, vector: Tensor) -> None:
+        """Copy a vector (P,) into the module."""
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name, view in self.views(vector).items():
+            state[name].copy_(view)
