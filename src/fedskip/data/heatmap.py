@@ -1,0 +1,45 @@
+"""Who has how much of what: the class × client heat map, Figure 3 of the paper."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+
+from fedskip.data.cache import writing
+from fedskip.data.partition import Partition
+from fedskip.errors import InputError
+
+FORMATS = (".svg", ".png", ".pdf")
+MOST_NUMBERS = 200  # cells up to which each shows its number
+
+
+def class_counts(partition: Partition, labels: np.ndarray, classes: int) -> np.ndarray:
+    """Training samples of each class and client, (C, N). labels (n,) are those of the whole pool."""
+    client = np.repeat(np.arange(len(partition)), partition.sizes)
+    cell = labels[partition.indices].astype(np.int64) * len(partition) + client
+    return np.bincount(cell, minlength=classes * len(partition)).reshape(classes, len(partition))
+
+
+def draw(counts: np.ndarray, path: Path, title: str = "") -> None:
+    """Draw counts (C, N) to a file whose ending says its format."""
+    from matplotlib.figure import Figure  # half a second that only this needs
+
+    if path.suffix not in FORMATS:
+        raise InputError("--out", f"must end in {', '.join(FORMATS)}", str(path))
+    classes, clients = counts.shape
+    figure = Figure(
+        figsize=(max(4.0, min(12.0, 1.6 + 0.45 * clients)), max(3.0, min(8.0, 1.2 + 0.3 * classes)))
+    )
+    axes = figure.add_subplot(xlabel="client", ylabel="class", title=title)
+    image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest")
+    figure.colorbar(image, label="training samples")
+    if counts.size <= MOST_NUMBERS:
+        for (row, column), count in np.ndenumerate(counts):
+            colour = "white" if count > counts.max() / 2 else "black"
+            axes.text(column, row, str(count), ha="center", va="center", fontsize=6, color=colour)
+    drawn = BytesIO()  # a figure that cannot be drawn leaves no file
+    figure.savefig(drawn, format=path.suffix[1:], bbox_inches="tight", dpi=150)
+    with writing(path):
+        path.write_bytes(drawn.getvalue())

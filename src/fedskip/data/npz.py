@@ -1,0 +1,128 @@
+"""A user's own data: an `.npz` file with `x` and `y`, and optionally `client`, `test_x` and `test_y`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskip.data.base import Arrays, Dataset, Split
+from fedskip.data.split import within_owners
+from fedskip.errors import InputError, unknown
+
+KEYS = ("x", "y", "client", "test_x", "test_y")
+
+
+def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int | None = None) -> Dataset:
+    """The data set in a file.
+
+    Args:
+        path: of the file.
+        test_fraction: of each client's samples (of all, without `client`) that a file without test arrays
+            keeps for testing; which ones follows the partition's seed.
+        classes: their number; the largest label + 1 unless given.
+    """
+    path = Path(path)
+    arrays = _read(path)
+    x, y = arrays["x"], arrays["y"]
+    n = len(x)
+    if "test_x" in arrays:
+        x, y = np.concatenate([x, arrays["test_x"]]), np.concatenate([y, arrays["test_y"]])
+    elif not 0 < test_fraction < 1:
+        raise InputError("data.test_fraction", "must lie between 0 and 1", test_fraction)
+
+    names, client = np.unique(arrays.get("client", np.zeros(n, np.int64)), return_inverse=True)
+    owner = np.full(len(x), -1)  # test arrays belong to nobody
+    owner[:n] = client
+
+    def split(seed: int) -> Split:
+        if "test_x" in arrays:
+            return np.arange(n), np.arange(n, len(x))
+        return within_owners(client, 1 - test_fraction, seed)
+
+    pictures = x.dtype == np.uint8
+    return Dataset(
+        name=path.stem,
+        samples=Arrays(_inputs(x), _targets(y)),
+        split=split,
+        classes=_classes(path, y, classes),
+        owner=owner if "client" in arrays else None,
+        owner_names=tuple(names.astype(str).tolist()) if "client" in arrays else None,
+        train_transform=as_train_input if pictures else None,
+        test_transform=as_input if pictures else None,
+        defaults={"partition.kind": "natural"} if "client" in arrays else {},
+    )
+
+
+def as_input(x: Tensor) -> Tensor:
+    """Bytes as float32 in [0, 1]."""
+    return x.to(torch.float32) / 255
+
+
+def as_train_input(x: Tensor, word: Tensor) -> Tensor:
+    """The same: nothing is random here."""
+    return as_input(x)
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file, if their names and values are such that training can work."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except FileNotFoundError as error:
+        raise InputError("data.name", "is not a file", str(path), f"looked in {Path.cwd()}") from error
+    except Exception as error:  # numpy, zipfile and zlib each stumble in their own way over foreign bytes
+        fix = "write it with `np.savez(path, x=x, y=y)`, arrays of numbers only"
+        raise InputError(str(path), f"cannot be read as an .npz file ({error})", fix=fix) from error
+    for key in arrays.keys() - set(KEYS):
+        raise unknown(f"{path}: an array", key, KEYS)
+    needed = {"x", "y"} | ({"test_x", "test_y"} if {"test_x", "test_y"} & arrays.keys() else set())
+    if missing := needed - arrays.keys():
+        raise InputError(str(path), f"lacks {', '.join(sorted(missing))}")
+    for key, array in arrays.items():
+        _check(f"{path}: {key}", key, array)
+        samples = len(arrays["test_x" if key.startswith("test_") else "x"])
+        if len(array) != samples:
+            raise InputError(f"{path}: {key}", f"must have {samples} entries, one per sample", len(array))
+        like = arrays[key.removeprefix("test_")].shape[1:]
+        if array.shape[1:] != like:
+            raise InputError(f"{path}: {key}", f"must have samples of shape {like}", array.shape[1:])
+    return arrays
+
+
+def _check(where: str, key: str, array: np.ndarray) -> None:
+    if array.ndim == 0 or not len(array):
+        raise InputError(where, "must hold at least one sample", array.shape)
+    if array.dtype.kind not in "biuf" and key != "client":
+        raise InputError(where, "must hold numbers", str(array.dtype))
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        first = int(np.argwhere(~np.isfinite(array))[0, 0])
+        raise InputError(where, f"must be finite, and sample {first} is not", fix="clean the data first")
+
+
+def _inputs(x: np.ndarray) -> Tensor:
+    """Bytes stay bytes, other whole numbers are ids for an embedding, all else is float32."""
+    if x.dtype == np.uint8:
+        return torch.from_numpy(x)
+    return torch.from_numpy(x.astype(np.int64 if x.dtype.kind in "iu" else np.float32))
+
+
+def _targets(y: np.ndarray) -> Tensor:
+    """One whole number per sample is a class; all else is float32, for regression and multi-label tasks."""
+    return torch.from_numpy(y.astype(np.int64 if _is_class(y) else np.float32))
+
+
+def _is_class(y: np.ndarray) -> bool:
+    return y.ndim == 1 and y.dtype.kind in "iu"
+
+
+def _classes(path: Path, y: np.ndarray, classes: int | None) -> int | None:
+    if not _is_class(y):
+        return None
+    number = int(y.max()) + 1 if classes is None else classes
+    if y.min() < 0 or y.max() >= number:
+        raise InputError(f"{path}: y", f"must hold labels 0 to {number - 1}", f"{y.min()} to {y.max()}")
+    return number

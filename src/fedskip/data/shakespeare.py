@@ -1,0 +1,212 @@
+"""SHAKESPEARE: predict the next character of a role's lines from the 80 before it; a role is a client.
+
+The raw text is Project Gutenberg's eBook #100 as LEAF uses it (Caldas et al., LEAF, 2018). LEAF writes
+every window out (4.2 million strings of 80 characters); here the text is kept once, as symbol ids, and
+a window is its position in that text.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskip.data import archive, cache
+from fedskip.data.base import Dataset, Split
+from fedskip.errors import InputError
+
+WINDOW = 80  # characters a model sees; the target is the one that follows
+GAP = WINDOW - 1  # windows between train and test that would share characters with both
+VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+UNKNOWN = len(VOCABULARY) - 1  # LEAF's find() gives -1, which its one-hot wraps to the last symbol
+
+SOURCE = cache.Source(
+    # LEAF's address; the first is where it has moved to.
+    urls=(
+        "https://www.gutenberg.org/files/100/old/old/1994-01-100.zip",
+        "https://www.gutenberg.org/files/100/old/1994-01-100.zip",
+    ),
+    digest=None,  # reposted in several forms with the same text: the counts below tell the edition
+)
+GOLDEN = {"roles": 1_129, "windows": 4_226_158}  # LEAF's README and parse
+
+AUTHOR = "by William Shakespeare"
+LAST_LINE = 124_195  # poems follow; LEAF counts from the file's second line
+UNINDENTED = "THE COMEDY OF ERRORS"
+
+
+@dataclass(frozen=True)
+class Windows:
+    """All windows of a text, none of them stored: sample i is text[i : i + 80] with target text[i + 80].
+
+    Positions where a window would run from one role into the next are in the pool but in no split.
+    """
+
+    text: Tensor  # uint8 (n + 80,), symbol ids
+
+    def __len__(self) -> int:
+        return len(self.text) - WINDOW
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        at = index.unsqueeze(-1) + torch.arange(WINDOW + 1, device=index.device)
+        ids = self.text.index_select(0, at.reshape(-1)).reshape(at.shape).long()
+        return ids[..., :WINDOW], ids[..., WINDOW]
+
+    def labels(self) -> np.ndarray:
+        return self.text[WINDOW:].cpu().numpy()
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Windows:
+        return Windows(self.text.to(device))
+
+
+def load(train_fraction: float = 0.9) -> Dataset:
+    """The data set from the cache: the first windows of every role train, the last ones test.
+
+    A role too short to have a test window behind the gap is left out; .9 leaves the paper's 660.
+    """
+    if not 0 < train_fraction < 1:
+        raise InputError("data.train_fraction", "must lie between 0 and 1", train_fraction, "LEAF uses 0.9")
+    text, start, length, name = cache.read("shakespeare", "text", "start", "length", "name")
+    windows = length - WINDOW
+    train_windows = (train_fraction * windows).astype(np.int64)
+    kept = train_windows + GAP < windows
+    if not kept.any():
+        fix = "use 0.9 as LEAF does"
+        raise InputError("data.train_fraction", "leaves no role with a test window", train_fraction, fix)
+    start, windows, train_windows = start[kept], windows[kept], train_windows[kept]
+
+    owner = np.full(len(text) - WINDOW, -1, np.int32)  # -1: windows of other roles, or across two
+    owner[ranges(start, start + windows)] = np.repeat(np.arange(len(start)), windows)
+    train = ranges(start, start + train_windows)
+    test = ranges(start + train_windows + GAP, start + windows)
+
+    def split(seed: int) -> Split:
+        return train, test  # LEAF's split is sequential: a random one would leak through the overlap
+
+    return Dataset(
+        name="shakespeare",
+        samples=Windows(torch.from_numpy(text)),
+        split=split,
+        classes=len(VOCABULARY),
+        owner=owner,
+        owner_names=tuple(name[kept].tolist()),
+        defaults={
+            "model.name": "lstm",
+            "partition.kind": "natural",
+            "clients": len(start),
+            "cohort": 10,
+            "rounds": 200,
+            "eval_samples": 20_000,  # of 356,921 test windows, while training
+        },
+    )
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """The raw text (plain, .xz or .zip) as arrays for the cache; another edition is refused."""
+    texts = roles(decode(path))
+    lengths = np.array([len(text) for text in texts.values()], np.int64)
+    found = {"roles": len(texts), "windows": int((lengths - WINDOW).sum())}
+    if found != GOLDEN:
+        differ = ", ".join(f"{found[k]:,} {k} instead of {n:,}" for k, n in GOLDEN.items() if found[k] != n)
+        raise InputError(
+            str(path),
+            f"is not the edition of the plays that LEAF uses: it has {differ}",
+            fix=f"take the 1994 edition, {SOURCE.urls[0]}",
+        )
+    return {
+        "text": encode("".join(texts.values())),
+        "start": np.cumsum(lengths) - lengths,
+        "length": lengths,
+        "name": np.array(list(texts)),
+    }
+
+
+def decode(path: Path) -> str:
+    """The text of a plain, .xz or .zip file, whatever its name."""
+    try:
+        raw = path.read_bytes()
+        if raw.startswith(b"\xfd7zXZ"):
+            raw = lzma.decompress(raw)
+        elif raw.startswith(b"PK"):
+            texts = archive.contents(path, lambda name: name.lower().endswith(".txt"))
+            raw = b"".join(content for _, content in texts)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise InputError(str(path), f"cannot be read as a text, .xz or .zip file ({error})") from error
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def encode(text: str) -> np.ndarray:
+    """Symbol ids, uint8; what is not in the vocabulary becomes UNKNOWN."""
+    table = np.full(128, UNKNOWN, np.uint8)
+    table[[ord(symbol) for symbol in VOCABULARY]] = np.arange(len(VOCABULARY))
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    return table[np.minimum(points, 127)]  # 127 is DEL, not in the vocabulary
+
+
+def ranges(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """[start[0], ..., end[0] - 1, start[1], ...]"""
+    count = end - start
+    first = np.cumsum(count) - count  # where a range begins in the result
+    return np.repeat(start - first, count) + np.arange(count.sum())
+
+
+def roles(text: str) -> dict[str, str]:
+    """What each role says, as one text, by `PLAY_ROLE` in order of appearance.
+
+    Only roles with more than two lines and at least one window, in plays with more than one role.
+    """
+    said: dict[str, str] = {}
+    for title, lines in plays(text):
+        speeches = speech(lines, indented=title != UNINDENTED)
+        if len(speeches) <= 1:
+            continue  # a poem
+        for role, spoken in speeches.items():
+            joined = re.sub("  +", " ", "".join(f"{line} " for line in spoken))
+            if len(spoken) > 2 and len(joined) > WINDOW:
+                said[re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_"))] = joined
+    return said
+
+
+def plays(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Title and lines of every play: from its author's line to that of the next."""
+    lines = text.splitlines()[1 : LAST_LINE + 2]
+    starts = [i for i, line in enumerate(lines) if AUTHOR in line][1:]  # the first is the sonnets'
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        above = (lines[start - k].strip() for k in range(2, 8))
+        yield next(filter(None, above), ""), lines[start + 1 : end]
+
+
+def speech(lines: list[str], indented: bool) -> Mapping[str, list[str]]:
+    """The lines of every role of a play. Lines that fit no rule are skipped; they end no speech.
+
+    A role starts after two spaces, as `  HAMLET. To be`, and goes on after four. One play has lost its
+    indentation: there everything goes on, until an act's heading or an editor's `<<` note.
+    """
+    indent = "  " if indented else ""
+    opening = re.compile(indent + r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
+    following = re.compile(2 * indent + "(.*)")
+    said: dict[str, list[str]] = defaultdict(list)
+    speaker: str | None = None
+    for line in lines:
+        if match := opening.match(line):
+            speaker = match[1].upper()  # SIR Toby and SIR TOBY are one
+            if not indented and speaker.startswith("ACT "):
+                speaker = None
+            else:
+                said[speaker].append(match[2])
+        elif speaker and (match := following.match(line)):
+            if not indented and match[1].startswith("<"):
+                speaker = None
+            else:
+                said[speaker].append(match[1])
+    return said

@@ -1,0 +1,92 @@
+"""How good models are: the metric and the loss on a set of samples, for many models at once."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedskip.engine.base import Task, per_sample, torch_threads
+from fedskip.engine.step import stackable
+
+CHUNK = 500  # samples of a forward pass of one model
+STACKED_CHUNK = 65_536  # samples times models of a stacked forward pass
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over the samples, one per model, (m,); `by_group` is the metric of each group, (m, groups)."""
+
+    metric: np.ndarray
+    loss: np.ndarray
+    by_group: np.ndarray | None = None
+
+
+class Evaluator:
+    """Evaluates models one by one on `workers` threads, or stacked; the choice is the engine's."""
+
+    def __init__(self, task: Task, *, stacked: bool, workers: int = 1, threads: int = 1) -> None:
+        self.task, self.stacked, self.workers, self.threads = task, stacked, workers, threads
+        self._own = threading.local()
+        self._module = stackable(task.module).eval() if stacked else task.module
+
+    def __call__(self, models: Tensor, index: np.ndarray, groups: np.ndarray | None = None) -> Scores:
+        """Score models (m, P) on the pool samples `index` (n,), whose groups (clients) are `groups` (n,)."""
+        where = torch.as_tensor(index, device=models.device)
+        with torch.no_grad():
+            metric, loss = self._stacked(models, where) if self.stacked else self._one_by_one(models, where)
+        by_group = None
+        if groups is not None:
+            sums = np.stack([np.bincount(groups, weights=row) for row in metric.cpu().numpy()])
+            by_group = sums / np.maximum(np.bincount(groups), 1)
+        return Scores(metric.mean(1).cpu().numpy(), loss.mean(1).cpu().numpy(), by_group)
+
+    def _measure(self, output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        n = len(targets)
+        metric = per_sample(self.task.metric(output, targets), n, "metric")
+        return metric.double(), per_sample(self.task.loss(output, targets), n).double()
+
+    def _inputs(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, targets = self.task.samples.take(index)
+        return (self.task.test_transform(inputs) if self.task.test_transform else inputs), targets
+
+    def _stacked(self, models: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        views = self.task.layout.views(models)
+        parts = []
+        with torch_threads(self.threads):
+            for part in index.split(max(1, STACKED_CHUNK // len(models))):
+                inputs, targets = self._inputs(part)
+                output = vmap(lambda state, x=inputs: functional_call(self._module, state, (x,)))(views)
+                parts.append(vmap(self._measure, in_dims=(0, None))(output, targets))
+        return torch.cat([m for m, _ in parts], 1), torch.cat([loss for _, loss in parts], 1)
+
+    def _one_by_one(self, models: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        jobs = [(m, part) for m in range(len(models)) for part in index.split(CHUNK)]
+
+        def score(job: tuple[int, Tensor]) -> tuple[Tensor, Tensor]:
+            m, part = job
+            with torch.no_grad():
+                inputs, targets = self._inputs(part)
+                return self._measure(self._loaded(models, m)(inputs), targets)
+
+        with torch_threads(1), ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            scored = list((pool.map if self.workers > 1 else map)(score, jobs))
+        metric, loss = torch.cat([m for m, _ in scored]), torch.cat([loss for _, loss in scored])
+        return metric.view(len(models), -1), loss.view(len(models), -1)
+
+    def _loaded(self, models: Tensor, m: int) -> nn.Module:
+        """This thread's own module, holding model m."""
+        own = self._own
+        if not hasattr(own, "module"):
+            own.module = copy.deepcopy(self.task.module).eval()
+        if getattr(own, "holds", None) != (id(models), m):
+            self.task.layout.load(own.module, models[m])
+            own.holds = (id(models), m)
+        module: nn.Module = own.module
+        return module

@@ -1,0 +1,206 @@
+"""All visits at once: rows of different slots, runs, methods and seeds train in one batched step.
+
+Each visit under way has a seat at a table: one row of every matrix. Visits are of unequal length, so a
+row that has finished is frozen whole (weights, momentum, buffers) until the table is laid out anew. That
+happens when visits join, or when the rows still busy fit a smaller table. Tables come in at most eight
+sizes, because each is traced, and compiled where there is a compiler, once.
+
+What happens in which order is a function of the routes alone, never of timing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskip.engine.base import Task, Trained, Visits, Work, torch_threads
+from fedskip.engine.step import Rows, StackedStep, Uses, has_compiler
+from fedskip.errors import InputError
+from fedskip.models import stacking_obstacles
+from fedskip.rng import fold
+
+log = logging.getLogger(__name__)
+
+BLOCK = 256  # steps whose indices are sent to the device together
+
+
+@dataclass
+class Seat:
+    """One visit at a table."""
+
+    visits: Visits
+    k: int
+    done: int = 0  # steps
+
+    @property
+    def left(self) -> int:
+        return self.visits.routes[self.k].steps - self.done
+
+
+class Stacked:
+    """Trains all visits that are under way in one batch.
+
+    Rows with MOON's contrast have a table of their own, which spares the others its two extra forward
+    passes. `sizes` and `contrast_sizes` are the row counts that may be computed (`plan.table_sizes`).
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        sizes: Sequence[int],
+        contrast_sizes: Sequence[int] = (),
+        *,
+        uses: Uses = Uses(),
+        compile: bool = True,
+        threads: int = 1,
+    ) -> None:
+        obstacle = stacking_obstacles(task.module)
+        if obstacle:
+            raise InputError("engine", "cannot be 'stacked' for this model", type(task.module).__name__, obstacle)
+        if task.short_batches and any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in task.module.modules()):
+            raise InputError(
+                "engine", "cannot be 'stacked' for BatchNorm with short batches", task.local.last_batch,
+                "use engine=loop, or local.last_batch=drop and local.small_clients=drop",
+            )  # fmt: skip
+        if compile and not has_compiler():
+            log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
+            compile = False
+        self.threads = threads
+        self.plain = Table(sizes, StackedStep(task, uses, compile))
+        self.contrast = Table(contrast_sizes, StackedStep(task, uses | Uses(contrast=True), compile))
+
+    def run(self, work: Work) -> None:
+        tables = (self.plain, self.contrast)
+        with torch_threads(self.threads), torch.no_grad():
+            while True:
+                for visits in work.ready():
+                    if visits.terms.objective is not None:
+                        raise InputError("engine", "cannot be 'stacked' for a method with its own objective", ..., "use engine=loop")
+                    (self.plain if visits.terms.contrast is None else self.contrast).join(visits)
+                busy = [table for table in tables if table.busy()]
+                if not busy:
+                    return
+                steps = min(seat.left for table in busy for seat in table.busy())
+                for table in busy:
+                    table.advance(steps)
+                for table in busy:
+                    for visits, ks, trained in table.finished():
+                        work.done(visits, ks, trained)
+
+
+class Table:
+    """The seats of the rows that share one step function."""
+
+    def __init__(self, sizes: Sequence[int], step: StackedStep) -> None:
+        self.sizes, self.step = sorted(sizes), step
+        self.seats: list[Seat | None] = []  # as laid out; None: finished, or never taken
+        self.waiting: list[Visits] = []
+        self.rows: Rows = {}
+
+    def join(self, visits: Visits) -> None:
+        """Let K visits in; they are seated when the table next advances."""
+        self.waiting.append(visits)
+
+    def busy(self) -> list[Seat]:
+        waiting = [Seat(visits, k) for visits in self.waiting for k in range(len(visits.routes))]
+        return [seat for seat in self.seats if seat] + waiting
+
+    def advance(self, steps: int) -> None:
+        """Take `steps` steps with every busy row; none of them ends earlier."""
+        self._lay_out()
+        device = self.rows["y"].device
+        for start in range(0, steps, BLOCK):
+            block = min(BLOCK, steps - start)
+            index, eta, count = (torch.from_numpy(a).to(device) for a in self._block(block))
+            eta = eta.to(self.rows["y"].dtype)
+            for s in range(block):
+                self.rows = self.step(self.rows, index[s], eta[s], count[s])
+
+    def finished(self) -> Iterator[tuple[Visits, list[int], Trained]]:
+        """Free the seats of the rows that have ended, and give those of each party together."""
+        ended = [i for i, seat in enumerate(self.seats) if seat and not seat.left]
+        if not ended:
+            return
+        index = torch.tensor(ended, device=self.rows["y"].device)
+        y, loss = self.rows["y"].index_select(0, index), self.rows["loss"].index_select(0, index)[:, 0]
+        self.rows["active"] = self.rows["active"].index_fill(0, index, False)
+        parties: dict[Visits, list[int]] = {}  # seats keep the order of joining, so a party's rows are in order
+        for j, i in enumerate(ended):
+            seat = self.seats[i]
+            assert seat is not None
+            parties.setdefault(seat.visits, []).append(j)
+            self.seats[i] = None
+            ended[j] = seat.k
+        for visits, js in parties.items():
+            rows = torch.tensor(js, device=y.device)
+            trained = Trained(y.index_select(0, rows), loss.index_select(0, rows))
+            yield visits, [ended[j] for j in js], trained
+
+    def _lay_out(self) -> None:
+        """Seat those who wait, and close ranks when a smaller table will do."""
+        size = self._size(len(self.busy()))
+        if not self.waiting and size == len(self.seats):
+            return
+        keep = [i for i, seat in enumerate(self.seats) if seat]
+        blocks = [self._rows_of(visits) for visits in self.waiting]
+        if keep:
+            index = torch.tensor(keep, device=self.rows["y"].device)
+            blocks.insert(0, {name: rows.index_select(0, index) for name, rows in self.rows.items()})
+        seats = self.busy()
+        empty = size - len(seats)
+        self.seats = [*seats, *[None] * empty]
+        self.waiting = []
+        if empty:
+            blocks.append({name: rows.new_zeros((empty, *rows.shape[1:])) for name, rows in blocks[0].items()})
+        self.rows = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
+
+    def _size(self, rows: int) -> int:
+        fits = [size for size in self.sizes if size >= rows]
+        if not fits:  # more rows than planned for: a table of their own size is right, only not planned
+            self.sizes.append(rows)
+            return rows
+        return fits[0]
+
+    def _block(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The next steps of all seats: index (steps, n, B), eta (steps, n, 1), count (steps, n)."""
+        n, batch = len(self.seats), self.step.task.local.batch
+        index = np.zeros((steps, n, batch), np.int64)
+        eta = np.zeros((steps, n, 1))
+        count = np.zeros((steps, n), np.int64)
+        for i, seat in enumerate(self.seats):
+            if seat:
+                route, done = seat.visits.routes[seat.k], seat.done
+                index[:, i] = route.batches[done : done + steps]
+                eta[:, i, 0] = route.eta[done : done + steps]
+                count[:, i] = np.arange(done, done + steps)
+                seat.done += steps
+        return index, eta, count
+
+    def _rows_of(self, visits: Visits) -> Rows:
+        """The matrices of visits that begin."""
+        x, terms, uses = visits.x, visits.terms, self.step.uses
+        k, d = len(x), self.step.task.layout.trainable
+        keys = torch.tensor([route.key for route in visits.routes], device=x.device)
+        rows = {
+            "y": x,
+            "v": x.new_zeros(k, d),
+            "loss": x.new_zeros(k, 1),
+            "active": torch.ones(k, 1, dtype=torch.bool, device=x.device),
+            "word": fold(keys),
+        }
+        if uses.pull:
+            rows["mu"] = x.new_zeros(k, 1) if terms.mu is None else terms.mu
+            rows["anchor"] = x[:, :d] if terms.anchor is None else terms.anchor
+        if uses.linear:
+            rows["linear"] = x.new_zeros(k, d) if terms.linear is None else terms.linear
+        if uses.contrast:
+            assert terms.contrast is not None
+            rows["received"], rows["previous"] = x, terms.contrast.previous
+            rows["weight"] = terms.contrast.weight
+            rows["temperature"] = torch.full_like(terms.contrast.weight, terms.contrast.temperature)
+        return rows

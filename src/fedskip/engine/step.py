@@ -1,0 +1,211 @@
+"""One step of many rows: gather, gradient, update, as a pure function of matrices.
+
+    v <- rho v + grad F(y) + wd y + mu (y - anchor) + linear
+    y <- y - eta v
+
+The function is traced once for each number of rows into a flat graph of tensor operations, which is
+then compiled by TorchInductor or run as it is. Tracing first keeps vmap and grad out of the inner loop,
+and gives every row count its own code, with no guards to check and no limit on recompiling to run into.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedskip.engine.base import Task, contrast_loss, features, per_sample
+from fedskip.models.dropout import words
+from fedskip.rng import mix
+
+Rows = dict[str, Tensor]  # one row per seat: y, v, loss, active, word and the terms
+STATE = ("y", "v", "loss")  # what a step changes
+Compute = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Uses:
+    """Which optional terms the rows have; one step serves all rows of a table."""
+
+    pull: bool = False  # mu and anchor
+    linear: bool = False
+    contrast: bool = False
+
+    def __or__(self, other: Uses) -> Uses:
+        return Uses(self.pull or other.pull, self.linear or other.linear, self.contrast or other.contrast)
+
+
+class StackedStep:
+    """The step of one task, traced for each number of rows when it is first needed."""
+
+    def __init__(self, task: Task, uses: Uses, compile: bool) -> None:
+        self.task, self.uses, self.compile = task, uses, compile
+        self.model = stackable(task.module).train()
+        self.frozen = stackable(task.module).eval()
+        self.words = words(self.model)
+        self.traced: dict[int, tuple[Compute, list[Tensor]]] = {}
+
+    def __call__(self, rows: Rows, index: Tensor, eta: Tensor, count: Tensor) -> Rows:
+        """Advance all active rows by one step.
+
+        index (n, B) pool indices, eta (n, 1) learning rates, count (n,) steps done in the visit.
+        """
+        inputs = [*rows.values(), index, eta, count]
+        if len(index) not in self.traced:
+            self.traced[len(index)] = self._trace(list(rows), inputs)
+        compute, constants = self.traced[len(index)]
+        return rows | dict(zip(STATE, compute(*inputs, *constants), strict=True))
+
+    def _trace(self, names: list[str], inputs: list[Tensor]) -> tuple[Compute, list[Tensor]]:
+        def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+            return self.step(dict(zip(names, tensors, strict=False)), *tensors[len(names) :])
+
+        graph = make_fx(flat)(*inputs)
+        constants = lift_constants(graph)
+        if not self.compile:
+            return graph, constants
+        import torch._inductor  # seconds to import, so only where it is used
+
+        return torch._inductor.compile(graph, [*inputs, *constants]), constants
+
+    def step(self, rows: Rows, index: Tensor, eta: Tensor, count: Tensor) -> tuple[Tensor, ...]:
+        """The mathematics: the new y (n, P), v (n, D) and loss (n, 1)."""
+        local, d = self.task.local, self.task.layout.trainable
+        y, v, active = rows["y"], rows["v"], rows["active"]
+        w, rest = y[:, :d], y[:, d:]
+        word = mix(rows["word"], count)
+        inputs, targets, here = self.batch(index, word)
+        gradients, loss, rest = self.gradients(rows, w, rest, inputs, targets, here, word)
+        g = torch.cat([g.flatten(1) for g in gradients], 1)
+        if local.clip is not None:
+            g = g * (local.clip / (g.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
+        if self.uses.pull:
+            g = g + rows["mu"] * (w - rows["anchor"])
+        if self.uses.linear:
+            g = g + rows["linear"]
+        v_new = local.momentum * v + (g + local.weight_decay * w)
+        y_new = torch.cat([w - eta * v_new, rest], 1)
+        return (
+            torch.where(active, y_new, y),
+            torch.where(active, v_new, v),
+            rows["loss"] + torch.where(active, loss[:, None], 0.0),
+        )
+
+    def batch(self, index: Tensor, word: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs (n, B, ...), targets (n, B, ...) and which samples are really there (n, B)."""
+        here = index >= 0
+        inputs, targets = self.task.samples.take(index.clamp(min=0) if self.task.short_batches else index)
+        if self.task.train_transform is not None:
+            place = torch.arange(index.shape[1], device=index.device)
+            flat = self.task.train_transform(inputs.flatten(0, 1), mix(word[:, None], place).flatten())
+            inputs = flat.unflatten(0, tuple(index.shape))
+        return inputs, targets, here
+
+    def gradients(
+        self, rows: Rows, w: Tensor, rest: Tensor, inputs: Tensor, targets: Tensor, here: Tensor, word: Tensor
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """The gradient of every trainable tensor, the losses (n,), and the buffers afterwards."""
+        layout, d = self.task.layout, self.task.layout.trainable
+        z_received, z_previous, weight, temperature = (None,) * 4
+        if self.uses.contrast:
+            z_received, z_previous = self.represent(rows["received"], inputs), self.represent(rows["previous"], inputs)
+            weight, temperature = rows["weight"][:, 0], rows["temperature"][:, 0]
+
+        def objective(
+            trainable: dict[str, Tensor], rest: Tensor, x: Tensor, t: Tensor, here: Tensor, word: Tensor,
+            z_r: Tensor, z_p: Tensor, weight: Tensor, temperature: Tensor,
+        ) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+            # BatchNorm writes its statistics in place; into a view of many rows it would write to nowhere
+            buffers = {name: view.clone() for name, view in layout.views(rest, start=d).items()}
+            state = {**trainable, **buffers, **dict.fromkeys(self.words, word)}
+            output, z = _call(self.model, state, x, self.uses.contrast)
+            losses = per_sample(self.task.loss(output, t), len(x))
+            loss = self.mean(losses, here)
+            total = loss
+            if z is not None:
+                total = loss + weight * self.mean(contrast_loss(z, z_r, z_p, temperature), here)
+            return total, (loss, torch.cat([rest[:0], *(b.reshape(-1) for b in buffers.values())]))
+
+        optional = tuple(0 if self.uses.contrast else None for _ in range(4))
+        gradients, (_, (loss, rest)) = vmap(
+            grad_and_value(objective, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, *optional)
+        )(layout.views(w), rest, inputs, targets, here, word, z_received, z_previous, weight, temperature)
+        return list(gradients.values()), loss, rest
+
+    def represent(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """z of frozen models (n, P) in eval mode, (n, B, d)."""
+
+        def z(model: Tensor, x: Tensor) -> Tensor:
+            represented = _call(self.frozen, self.task.layout.views(model), x, True)[1]
+            assert represented is not None
+            return represented
+
+        return vmap(z)(models, inputs)
+
+    def mean(self, losses: Tensor, here: Tensor) -> Tensor:
+        """The mean over the samples that are really in the batch."""
+        if not self.task.short_batches:
+            return losses.mean()
+        return torch.where(here, losses, 0.0).sum() / here.sum()
+
+
+class _WithFeatures(nn.Module):
+    """Makes `features` callable through functional_call, which only knows forward."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = features(self.inner)(x)
+        return found
+
+
+def _call(module: nn.Module, state: dict[str, Tensor], x: Tensor, with_z: bool) -> tuple[Tensor, Tensor | None]:
+    if not with_z:
+        return functional_call(module, state, (x,)), None
+    output, z = functional_call(_WithFeatures(module), {f"inner.{k}": v for k, v in state.items()}, (x,))
+    return output, z
+
+
+def stackable(template: nn.Module) -> nn.Module:
+    """A copy that vmap can take: unrolled where it must be, BatchNorm without its integer counter."""
+    module = copy.deepcopy(template)
+    if hasattr(module, "stackable"):
+        module = module.stackable()
+    for part in module.modules():
+        if getattr(part, "num_batches_tracked", None) is not None:
+            part.num_batches_tracked = None
+    return module
+
+
+def lift_constants(graph: GraphModule) -> list[Tensor]:
+    """Turn the tensors that a traced graph holds (the data pool) into inputs after its own."""
+    lifted: dict[str, tuple[torch.fx.Node, Tensor]] = {}
+    last = [n for n in graph.graph.nodes if n.op == "placeholder"][-1]
+    for node in list(graph.graph.nodes):
+        if node.op != "get_attr":
+            continue
+        if node.target not in lifted:
+            with graph.graph.inserting_after(last):
+                last = graph.graph.placeholder(str(node.target).strip("_"))
+            lifted[node.target] = (last, getattr(graph, node.target))
+        node.replace_all_uses_with(lifted[node.target][0])
+        graph.graph.erase_node(node)
+    for name in lifted:
+        delattr(graph, name)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return [tensor for _, tensor in lifted.values()]
+
+
+def has_compiler() -> bool:
+    """Whether TorchInductor will find a C++ compiler."""
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))

@@ -1,0 +1,27 @@
+"""Methods: one file each. FedSkip is `FedAvg(period=5)`, and every other method skips the same way."""
+
+from fedskip.methods.base import Method
+from fedskip.methods.fedavg import FedAvg
+from fedskip.methods.feddyn import FedDyn
+from fedskip.methods.fednova import FedNova
+from fedskip.methods.fedopt import FedAdam, FedAvgM
+from fedskip.methods.fedprox import FedProx
+from fedskip.methods.moon import Moon
+from fedskip.methods.scaffold import Scaffold
+from fedskip.methods.text import parse, parse_many, registry, text
+
+__all__ = [
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedDyn",
+    "FedNova",
+    "FedProx",
+    "Method",
+    "Moon",
+    "Scaffold",
+    "parse",
+    "parse_many",
+    "registry",
+    "text",
+]

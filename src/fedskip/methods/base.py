@@ -1,0 +1,173 @@
+"""What a method is: hyper-parameters plus a few pure functions, split by where they run.
+
+    on the client      begin   the terms that bend local training
+                       end     what the client remembers, what it uploads beside its model
+    on the server      start   the server's state before the first round
+                       sends   the part of that state that travels with a model
+                       absorb  the state after a round's visits have come back
+                       merge   the slots become one model
+
+The server never sees a client's memory, so a network fits between the two halves. All defaults are
+FedAvg's: a method writes only what differs. Every argument is a stack of rows, one per visit, and a
+formula written for one row holds for all: x, y are (K, D), a number per visit is (K, 1).
+
+Only the trainable slice (D of the P numbers of a model) passes through here. Buffers and frozen
+parameters ride along and are always merged by sample weight.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedskip.errors import InputError
+from fedskip.schedule import Period
+
+State = dict[str, Tensor]
+TRAINABLE: Literal["trainable"] = "trainable"  # a remembered row as wide as the trainable slice, (D,)
+MODEL: Literal["model"] = "model"  # a remembered row that is the client's last local model, whole, (P,)
+
+
+# (module, inputs, targets, loss) -> the number to differentiate
+Objective = Callable[[nn.Module, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """MOON's loss: pull z towards the received model's, push it from the previous local model's."""
+
+    weight: Tensor  # (K, 1); 0 where a client has no previous model yet
+    temperature: float
+    previous: Tensor  # (K, P)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What bends plain SGD: v <- rho v + grad F(y) + wd y + mu (y - anchor) + linear."""
+
+    mu: Tensor | None = None  # (K, 1)
+    anchor: Tensor | None = None  # (K, D)
+    linear: Tensor | None = None  # (K, D)
+    contrast: Contrast | None = None
+    objective: Objective | None = None  # a loss that does not fit the form; only the loop engine runs it
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The facts of K visits that a client's half may need, each (K, 1)."""
+
+    omega: Tensor  # n_i N / sum of all n: the client's size over the mean size
+    steps: Tensor  # tau_i: local steps really run
+    a: Tensor  # sum over the steps s of eta_s (1 - rho^(s+1)) / (1 - rho): FedNova's a_i, times eta
+    first: Tensor  # bool: the client has not been visited before
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The facts of the whole federation that the server's half may need."""
+
+    clients: int  # N
+    zeros: Tensor  # (D,)
+    fresh: Callable[[], Tensor]  # (D,): a newly initialised network, drawn apart from the run's own
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merge gives the vector that is sent out next and the one that is tested, both (D,)."""
+
+    broadcast: Tensor
+    evaluated: Tensor
+    server: State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """FedAvg without its name. `period` is the paper's Delta, so every method composes with skipping."""
+
+    period: int | str = 1
+
+    title: ClassVar[str]
+    remembers: ClassVar[Mapping[str, Literal["trainable", "model"]]] = {}
+
+    def __post_init__(self) -> None:
+        Period.parse(self.period)  # a bad rule is refused here, where it was written
+
+    # --- on the client -----------------------------------------------------------------------------
+
+    def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
+        """The terms of local training that starts at x."""
+        return Terms()
+
+    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+        """What the client remembers and what it uploads, after x has become y.
+
+        A remembered `MODEL` is kept by itself and is not returned here.
+        """
+        return {}, {}
+
+    # --- on the server -----------------------------------------------------------------------------
+
+    def start(self, federation: Federation) -> State:
+        """The server's state before the first round."""
+        return {}
+
+    def sends(self, server: State) -> State:
+        """The part of the server's state that a client gets with its model."""
+        return {}
+
+    def absorb(self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation) -> State:
+        """The server's state after a round: the visits that came back took x to y."""
+        return server
+
+    def merge(self, server: State, x: Tensor, w: Tensor, p: Tensor, a: Tensor) -> Merged:
+        """One model from the slots w (K, D).
+
+        x (D,) is the model last broadcast, p (K,) each slot's share of the samples seen since then,
+        a (K, 1) the sum of `Visit.a` over its visits.
+        """
+        mean = p @ w
+        return Merged(mean, mean, server)
+
+    # --- what follows from the above ---------------------------------------------------------------
+
+    @property
+    def sync(self) -> Literal["round", "period"]:
+        """Whether a round needs all results of the one before it, or slots only meet when they merge."""
+        return "round" if self.remembers or type(self).absorb is not Method.absorb else "period"
+
+    # --- names -------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """How tables call it: FedAvg, FedSkip-5, SCAFFOLD+skip-5, FedProx(mu=0.01)."""
+        title = self.title
+        if self.period != 1 and title == "FedAvg":
+            title = f"FedSkip-{self.period}"
+        elif self.period != 1:
+            title += f"+skip-{self.period}"
+        chosen = [f"{k}={v}" for k, v in self.hyper_parameters().items()]
+        return title + (f"({', '.join(chosen)})" if chosen else "")
+
+    def hyper_parameters(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, period aside."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if f.name != "period" and getattr(self, f.name) != f.default
+        }
+
+
+def require(field: str, ok: bool, rule: str, value: object, fix: str = "") -> None:
+    """Refuse a hyper-parameter in `__post_init__`."""
+    if not ok:
+        raise InputError(field, rule, value, fix)
+
+
+def rows(number: float, like: Tensor) -> Tensor:
+    """One number for each of K rows, (K, 1)."""
+    return torch.full((len(like), 1), number, dtype=like.dtype, device=like.device)

@@ -1,0 +1,214 @@
+"""Methods as text, for YAML and the command line: `fedprox(mu=0.01)`.
+
+A list is a grid, a bare word is text, `fedskip` is FedAvg with a period, and a user's own class is
+`my_package.my_module:MyMethod(alpha=1)`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import itertools
+import keyword
+import os
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from operator import attrgetter
+from typing import Any, get_type_hints
+
+from fedskip.errors import InputError, unknown
+from fedskip.fields import fit
+from fedskip.methods.base import Method
+
+_ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)
+_TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.DOTALL)  # quoted text is one token
+
+
+@cache
+def registry() -> dict[str, type[Method]]:
+    """Our own methods by name. A method is known by its file being in this folder."""
+    package = importlib.import_module("fedskip.methods")
+    found: dict[str, type[Method]] = {}
+    for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for value in vars(importlib.import_module(info.name)).values():
+            if isinstance(value, type) and issubclass(value, Method) and value.__module__ == info.name:
+                found[value.__name__.lower()] = value
+    return {name: cls for name, cls in found.items() if hasattr(cls, "title")}  # the base has none
+
+
+def parse(entry: str) -> list[Method]:
+    """The methods that one entry stands for: several if it holds a grid.
+
+    >>> [m.label for m in parse("fedskip(period=[3, 5])")]
+    ['FedSkip-3', 'FedSkip-5']
+    """
+    try:
+        return list(_parse(entry.strip()))
+    except InputError as error:
+        field = f"methods entry {entry!r}: {error.field}"
+        raise InputError(field, error.rule, error.value, error.fix) from error.__cause__
+
+
+def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
+    """All methods of a list, or of one text separated by commas or spaces; the same one twice is an error.
+
+    >>> [m.label for m in parse_many("fedavg, fedprox(mu=[0.1, 1]) fedskip(period=5)")]
+    ['FedAvg', 'FedProx(mu=0.1)', 'FedProx(mu=1.0)', 'FedSkip-5']
+    """
+    methods: list[Method] = []
+    for entry in [entries] if isinstance(entries, str | Method) else entries:
+        if isinstance(entry, Method):
+            methods.append(entry)
+        elif isinstance(entry, str):
+            methods += [method for part in _split(entry) for method in parse(part)]
+        else:
+            raise InputError("methods", "must be methods or their text, such as 'fedprox(mu=0.01)'", entry)
+    return distinct(methods)
+
+
+def distinct(methods: list[Method]) -> list[Method]:
+    """The methods, once it is sure that tables can tell them apart."""
+    if not methods:
+        raise InputError("methods", "must name at least one method", fix="write methods: [fedavg]")
+    for one, other in itertools.combinations(methods, 2):
+        if one == other or one.label == other.label:
+            raise InputError("methods", f"holds {one.label} twice", text(other), "remove one of the two")
+    return methods
+
+
+def text(method: Method) -> str:
+    """The shortest text that `parse` reads as this method.
+
+    >>> from fedskip.methods import FedAvg, FedProx
+    >>> text(FedAvg(period=5)), text(FedProx(mu=0.1))
+    ('fedskip(period=5)', 'fedprox(mu=0.1)')
+    """
+    cls = type(method)
+    name = cls.__name__.lower()
+    if registry().get(name) is not cls:
+        name = f"{cls.__module__}:{cls.__qualname__}"
+    elif name == "fedavg" and method.period not in (1, "never"):
+        name = "fedskip"
+    chosen = method.hyper_parameters() | ({} if method.period == 1 else {"period": method.period})
+    return name + (f"({', '.join(f'{k}={_literal(v)}' for k, v in chosen.items())})" if chosen else "")
+
+
+def _parse(entry: str) -> Iterator[Method]:
+    found = _ENTRY.fullmatch(entry)
+    if not found:
+        fix = "write NAME or NAME(parameter=value, ...), in quotes where YAML would split it at a comma"
+        raise InputError("it", "is not a method", fix=fix)
+    name = found[1]
+    cls = _find(name)
+    grid = dict(_arguments(name, found[2] or "()"))
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    known = [field.name for field in fields]
+    for parameter in grid:
+        if parameter not in known:
+            fix = unknown("", parameter, known).fix
+            raise InputError(f"{parameter!r}", f"is not a parameter of {name}", fix=fix)
+    for field in fields:
+        required = field.default is field.default_factory  # both are MISSING
+        if field.name not in grid and (required or (name == "fedskip" and field.name == "period")):
+            raise InputError(name, f"needs {field.name}", fix=f"write {name}({field.name}=...)")
+    for values in itertools.product(*grid.values()):
+        yield _make(name, cls, dict(zip(grid, values, strict=True)))
+
+
+def _make(name: str, cls: type[Method], chosen: dict[str, Any]) -> Method:
+    try:
+        hints = get_type_hints(cls)
+        return cls(**{key: fit(key, value, hints[key]) for key, value in chosen.items()})
+    except InputError:
+        raise
+    except (NameError, TypeError, ValueError) as error:  # a user's own class with checks of its own
+        raise InputError(name, f"cannot be made: {error}") from error
+
+
+def _arguments(name: str, arguments: str) -> Iterator[tuple[str, list[Any]]]:
+    """Each parameter with the values of its grid, read as literals: nothing is ever evaluated."""
+    usage = f"write {name}(parameter=value, ...)"
+    try:
+        call = ast.parse(f"f{arguments}", mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        rule = f"has arguments that cannot be read: {getattr(error, 'msg', error)}"
+        raise InputError(name, rule, fix=f"{usage}, and a rule in quotes: period='1x10,5'") from None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        raise InputError(name, "takes its parameters by name", fix=usage)
+    for argument in call.keywords:
+        if argument.arg is None:
+            raise InputError(name, "takes its parameters one by one, without **", fix=usage)
+        try:
+            value = ast.literal_eval(_Words().visit(argument.value))
+        except (TypeError, ValueError):
+            rule = "must be a number, a word, a text in quotes, or a list of them"
+            raise InputError(argument.arg, rule, ast.unparse(argument.value)) from None
+        grid = value if isinstance(value, list) else [value]
+        if not grid:
+            raise InputError(argument.arg, "must not be an empty list", fix="write at least one value")
+        yield argument.arg, grid
+
+
+class _Words(ast.NodeTransformer):
+    """Bare words become text: init=random."""
+
+    def visit_Name(self, node: ast.Name) -> ast.Constant:
+        return ast.Constant(node.id)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value):
+        return value
+    return repr([value] if isinstance(value, list) else value)  # a list of one: a bare one would be a grid
+
+
+def _split(entries: str) -> Iterator[str]:
+    """Cut at commas and spaces that stand outside brackets and quotes."""
+    depth, part = 0, ""
+    for token in _TOKEN.findall(entries):
+        depth += (token in "([{") - (token in ")]}")
+        if depth <= 0 and (token == "," or token.isspace()):
+            yield from [part] if part else []
+            part = ""
+        else:
+            part += token
+    yield from [part] if part else []
+
+
+def _find(name: str) -> type[Method]:
+    module, colon, path = name.partition(":")
+    if colon:
+        return _load(module, path)
+    known = registry() | {"fedskip": registry()["fedavg"]}
+    if name.lower() not in known:
+        raise unknown("method", name, known)
+    return known[name.lower()]
+
+
+def _load(module: str, path: str) -> type[Method]:
+    """A user's own class, imported by name."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # for good: worker processes that receive the method import it again
+    try:
+        found = attrgetter(path)(importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        fix = "write the module as in `import`, without .py, and run from its folder or install it"
+        raise InputError(module, f"cannot be imported: {error}", fix=fix) from error
+    except AttributeError:
+        raise InputError(module, f"has no {path!r}", fix="check the name of the class") from None
+    except Exception as error:  # whatever a user's module does when it is imported
+        raise InputError(module, f"fails when imported: {type(error).__name__}: {error}") from error
+    name = f"{module}:{path}"
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise InputError(name, "must be a subclass of fedskip.methods.Method", found)
+    if "__dataclass_params__" not in vars(found):
+        raise InputError(
+            name, "must be a dataclass", fix="put @dataclass(frozen=True, kw_only=True) above it"
+        )
+    if not hasattr(found, "title"):
+        raise InputError(name, "needs a title for tables", fix=f"add `title = {path!r}` to the class")
+    return found

@@ -1,0 +1,121 @@
+"""Models by name: `build("cnn")` gives an `nn.Module`; and what keeps a module from being trained here.
+
+Besides `forward(x)`, every model has `features(x) -> (output, z)`: in one pass the output and the
+representation z that MOON contrasts. A model with a `stackable()` form is trained through it when
+rows are stacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
+
+from fedskip.errors import InputError, unknown
+from fedskip.models.cnn import CNN, femnist
+from fedskip.models.dropout import KEYED, Dropout, key_dropout, words
+from fedskip.models.lstm import CharLSTM
+from fedskip.models.perceptron import Perceptron
+from fedskip.models.resnet import ResNet
+
+__all__ = ["MODELS", "Dropout", "build", "key_dropout", "refuse", "stacking_obstacles", "words"]
+
+# name -> what makes it; its arguments are the model's options, their defaults are the paper's
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "perceptron": Perceptron,
+    "cnn": CNN,
+    "cnn-femnist": femnist,
+    "resnet50": ResNet,
+    "lstm": CharLSTM,
+}
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+# kind of an option's default -> what its values must be
+RULES: dict[type, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("must be true or false", lambda value: isinstance(value, bool)),
+    int: ("must be a whole number >= 1", _count),
+    float: ("must be a number", lambda value: type(value) in (int, float)),
+    tuple: (
+        "must be a list of whole numbers >= 1",
+        lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(map(_count, value)),
+    ),
+}
+
+
+def build(name: str, *, classes: int | None = None, **options: Any) -> nn.Module:
+    """The model called `name`, with its own options (`model.*` in a study).
+
+    `classes` and all options default to the paper's. The weights come from torch's generator, so
+    call it inside `rng.torch_scope`.
+
+    >>> sum(p.numel() for p in build("cnn", head=False).parameters())
+    62006
+    """
+    if name not in MODELS:
+        raise unknown("model.name", name, MODELS)
+    if classes is not None:
+        options["classes"] = classes
+    known = signature(MODELS[name]).parameters
+    for option, value in options.items():
+        if option not in known:
+            fix = unknown("model", option, known).fix
+            raise InputError(f"model.{option}", f"is not an option of {name!r}", value, fix)
+        rule, holds = RULES[type(known[option].default)]
+        if not holds(value):
+            raise InputError(f"model.{option}", rule, value)
+    return MODELS[name](**options)
+
+
+def refuse(module: nn.Module) -> None:
+    """Raise an `InputError` if no engine can train the module."""
+    for path, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats and layer.momentum is None:
+            # a cumulative average needs `num_batches_tracked`, a counter that does not travel
+            field = f"model.{path}.momentum".replace("..", ".")
+            raise InputError(field, "of a BatchNorm must be a number", None, "set momentum=0.1")
+    floats = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+    for name, tensor in [*module.named_parameters(), *floats]:
+        if is_lazy(tensor):
+            fix = "run the module once on a batch, so that its lazy layers know their shapes"
+            raise InputError(f"model.{name}", "has no values yet", fix=fix)
+        if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            raise InputError(f"model.{name}", "must be real numbers of 16, 32 or 64 bits", tensor.dtype)
+
+
+def stacking_obstacles(module: nn.Module) -> str | None:
+    """Why the stacked engine cannot train the module, or None if it can.
+
+    >>> stacking_obstacles(nn.Sequential(nn.Linear(2, 2), nn.RReLU()))
+    "layer '1' (RReLU) draws from torch's global generator"
+    """
+    try:
+        refuse(module)
+    except InputError as error:
+        return str(error)
+    form: nn.Module = getattr(module, "stackable", lambda: module)()
+    for path, layer in form.named_modules():
+        where = f"layer {path!r} ({type(layer).__name__})"
+        if isinstance(layer, nn.RNNBase):
+            return f"{where} cannot be batched over models; give the module a `stackable()` form"
+        if _draws(layer):
+            return f"{where} draws from torch's global generator"
+    return None
+
+
+def _draws(layer: nn.Module) -> bool:
+    """Whether a layer has randomness of its own that `key_dropout` does not replace."""
+    if isinstance(layer, nn.MultiheadAttention):
+        return bool(layer.dropout)
+    if isinstance(layer, _DropoutNd):  # AlphaDropout, FeatureAlphaDropout, a user's own kind
+        return type(layer) not in KEYED
+    return isinstance(layer, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)

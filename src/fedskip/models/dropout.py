@@ -1,0 +1,74 @@
+"""Dropout from keyed randomness: a mask is a function of a word and a layer, on every device.
+
+torch's own dropout draws from a global generator, which cannot be shared between rows, devices and
+interrupted runs. Here an engine gives every row a new 32-bit word at each step, by writing the `word`
+buffer (loop) or by substituting it through `functional_call` (stacked, under `vmap`).
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from fedskip import rng
+
+# torch's dropouts that have a keyed form -> whether they drop whole channels
+KEYED: dict[type[nn.Module], bool] = {
+    nn.Dropout: False,
+    nn.Dropout1d: True,
+    nn.Dropout2d: True,
+    nn.Dropout3d: True,
+}
+
+
+class Dropout(nn.Module):
+    """Zeroes each element (or channel) with probability `p` while training, scales the rest.
+
+    The i-th is kept iff `uniform(mix(word, layer), i) >= p`. Used twice in one forward pass, a layer
+    draws the same mask twice: give each place its own.
+    """
+
+    word: Tensor  # (), int64
+
+    def __init__(self, p: float = 0.5, layer: int = 0, channels: bool = False) -> None:
+        super().__init__()
+        self.p, self.layer, self.channels = p, layer, channels
+        self.register_buffer("word", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        # one draw for each element, or for each channel of a batch (B, C, ...)
+        shape = x.shape[:2] + (1,) * (x.dim() - 2) if self.channels else x.shape
+        i = torch.arange(prod(shape), device=x.device).reshape(shape)
+        keep = rng.uniform(rng.mix(self.word, self.layer), i) >= self.p
+        scale = 1 / (1 - self.p) if self.p < 1 else 0.0
+        return torch.where(keep, x * scale, 0.0)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, layer={self.layer}, channels={self.channels}"
+
+
+def key_dropout(module: nn.Module) -> nn.Module:
+    """The module with every torch dropout that has a keyed form replaced by it, in place.
+
+    Layers are numbered in the order of `named_modules`, after those that are keyed already.
+    """
+    taken = [layer.layer for layer in module.modules() if isinstance(layer, Dropout)]
+    number = count(max(taken, default=-1) + 1)
+    for path, old in list(module.named_modules(remove_duplicate=False)):
+        if isinstance(old, _DropoutNd) and type(old) in KEYED:
+            new = Dropout(old.p, next(number), KEYED[type(old)]).train(old.training)
+            if not path:  # the module itself is a dropout
+                return new
+            module.set_submodule(path, new)
+    return module
+
+
+def words(module: nn.Module) -> list[str]:
+    """The dotted names of the `word` buffers of all keyed dropouts."""
+    return [f"{path}.word".lstrip(".") for path, m in module.named_modules() if isinstance(m, Dropout)]

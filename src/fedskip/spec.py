@@ -1,0 +1,250 @@
+"""What a study is made of, checked when it is made: local training, settings, the study itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedskip.data.base import Dataset
+from fedskip.errors import InputError, unknown
+from fedskip.fields import expand, fit, fit_all, overlay, unknown_key
+from fedskip.methods.base import Method, require
+from fedskip.methods.text import parse_many
+from fedskip.schedule import Decay
+
+TAGS = {"data": "name", "partition": "kind", "model": "name"}  # the key that says which one
+PYTHON = "python:"  # how a file shows an object that it cannot hold
+LEFT_OUT: Any = None  # filled in from the data set's defaults
+
+_NAME = re.compile(r"\w[\w .,+=()@-]*")  # names become parts of file names
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """How a client trains. The defaults are the paper's."""
+
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-5
+    batch: int = 64
+    epochs: int = 10
+    decay: str = "constant"  # a rule of `schedule.Decay`
+    last_batch: Literal["drop", "keep"] = "drop"  # what to do with the incomplete one of an epoch
+    small_clients: Literal["error", "drop", "short"] = "error"  # those with fewer samples than a batch
+    clip: float | None = None  # the largest norm of a gradient
+    max_steps: int | None = None  # of a visit, for trying things out
+    optimizer: str = "sgd"
+
+    def __post_init__(self) -> None:
+        fit_all(self, "local.")
+        _at_least(self, 1, "batch", "epochs", "max_steps", prefix="local.")
+        _at_least(self, 0, "weight_decay", prefix="local.")
+        for name in ("lr", "clip"):
+            value = getattr(self, name)
+            require(f"local.{name}", value is None or value > 0, "must be > 0", value)
+        require("local.momentum", 0 <= self.momentum < 1, "must be in [0, 1)", self.momentum)
+        why = "all methods are written for it; for its momentum set local.momentum"
+        require("local.optimizer", self.optimizer == "sgd", "must be 'sgd'", self.optimizer, why)
+        Decay.parse(self.decay)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Data set, partition, model and local training, and what is run on them.
+
+    `data`, `partition` and `model` are mappings of a `name` or `kind` and its options (a bare text is the
+    name), or Python objects. What is left out is None, and `local` only as much as was written, until
+    `filled` has the data set's defaults.
+    """
+
+    name: str = LEFT_OUT  # by default the data set's
+    data: Mapping[str, Any] | Dataset = LEFT_OUT
+    partition: Mapping[str, Any] = LEFT_OUT
+    model: Mapping[str, Any] | Callable[..., Any] = LEFT_OUT  # also an nn.Module, or what makes one
+    clients: int | None = None  # N; None where the partition knows
+    cohort: int = LEFT_OUT  # K slots
+    cohort_policy: Literal["uniform", "fixed", "cyclic"] = "uniform"
+    local: Local = LEFT_OUT
+    methods: tuple[Method, ...] = LEFT_OUT
+    rounds: int = LEFT_OUT
+    seeds: tuple[int, ...] = (0,)  # a number n stands for 0..n-1
+    partition_seed: int | None = None  # None: the run's seed
+    validation: float = 0.0  # fraction of the training data held out to choose `best` by
+    init: str | None = None  # a file of pretrained weights
+    loss: str | Callable[..., Any] = "cross_entropy"
+    metric: str | Callable[..., Any] = "accuracy"
+    eval_every: int = 1
+    slot_accuracy: bool = False
+    client_accuracy: bool = False
+    reference: bool = False  # shown as a line beside the others, not among them
+
+    def __post_init__(self) -> None:
+        _put(self, **{name: _options(name, getattr(self, name)) for name in TAGS})
+        if self.name is None:
+            data = self.data
+            _put(self, name=data.name if isinstance(data, Dataset) else Path(data["name"]).stem)
+        if isinstance(self.init, os.PathLike):
+            _put(self, init=os.fspath(self.init))
+        fit_all(self)
+        _put(self, local=_partial(self.local), seeds=_seeds(self.seeds))
+        if self.methods is not None:
+            _put(self, methods=tuple(parse_many(self.methods)))
+        _check_name(self.name)
+        for name in ("loss", "metric"):
+            value = getattr(self, name)
+            _refuse_lost(name, value)
+            require(name, callable(value) or isinstance(value, str), "must be a name or a function", value)
+        _at_least(self, 1, "clients", "cohort", "rounds", "eval_every")
+        _at_least(self, 0, "partition_seed")
+        require("validation", 0 <= self.validation < 1, "must be in [0, 1)", self.validation)
+        if self.clients is not None and self.cohort is not None:
+            rule = f"must be <= {self.clients}, the number of clients"
+            fix = "every slot needs a client of its own"
+            require("cohort", self.cohort <= self.clients, rule, self.cohort, fix)
+
+    def filled(self, defaults: Mapping[str, Any]) -> Setting:
+        """The setting with what was left out taken from `Dataset.defaults` (dotted keys).
+
+        A default option goes with its `name` or `kind`: a setting with another one does not get it.
+        """
+        known = {field.name for field in dataclasses.fields(self) if field.default is None} - {"name", "data"}
+        written = {name: getattr(self, name) for name in known if getattr(self, name) is not None}
+        nested = expand(defaults)
+        for key in nested:
+            if key not in known:
+                raise unknown("default of the data set", key, known)
+        values = overlay(nested, written)
+        local = values.get("local", {})
+        values["local"] = local if isinstance(local, Local) else Local(**_partial(local))
+        for name in ("partition", "model", "cohort", "methods", "rounds"):
+            field, value = name, values.get(name)
+            if isinstance(value, Mapping):
+                field, value = f"{name}.{TAGS[name]}", value.get(TAGS[name])
+            fix = "the data set has no default for it, so the study must say it"
+            require(field, value is not None, "is missing", ..., fix)
+        return dataclasses.replace(self, **values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySpec:
+    """Many runs side by side, and the machine they run on."""
+
+    name: str = "study"
+    settings: tuple[Setting, ...]
+    engine: Literal["auto", "loop", "stacked"] = "auto"
+    device: str = "auto"  # cuda where there is one
+    compile: bool = True
+    workers: int | None = None  # processes of the loop engine; None: one per core
+    threads: int | None = None  # of torch; None: what suits the machine
+    precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
+    deterministic: bool = True
+    checkpoint_every: int | None = None  # rounds; None: what suits the study
+
+    def __post_init__(self) -> None:
+        fit_all(self)
+        _check_name(self.name)
+        _at_least(self, 1, "workers", "threads", "checkpoint_every")
+        fix = "other devices are not supported"
+        ok = bool(_DEVICE.fullmatch(self.device))
+        require("device", ok, "must be auto, cpu, cuda or cuda:N", self.device, fix)
+        _put(self, settings=tuple(self.settings))
+        require("settings", len(self.settings) > 0, "must hold at least one setting", [])
+        names = [setting.name for setting in self.settings]
+        for name in names:
+            fix = "give each its own `name`"
+            require("settings", names.count(name) == 1, "must have different names", name, fix)
+
+
+def _put(self: Any, **values: Any) -> None:
+    """Set fields of a frozen dataclass that is being made."""
+    for name, value in values.items():
+        object.__setattr__(self, name, value)
+
+
+def _at_least(self: Any, least: int, *names: str, prefix: str = "") -> None:
+    for name in names:
+        value = getattr(self, name)
+        require(prefix + name, value is None or value >= least, f"must be >= {least}", value)
+
+
+def _check_name(name: str) -> None:
+    rule = "must start with a letter or digit and hold no slashes, colons or quotes"
+    require("name", bool(_NAME.fullmatch(name)), rule, name)
+
+
+def _refuse_lost(field: str, value: Any) -> None:
+    if isinstance(value, str) and value.startswith(PYTHON):
+        fix = "run or resume the study from Python, where the object is"
+        raise InputError(field, "was a Python object, which a file cannot hold", value, fix)
+
+
+def _options(field: str, value: Any) -> Any:
+    """A mapping of the tag and its options; a bare text is the tag; Python objects stay as they are."""
+    tag = TAGS[field]
+    if isinstance(value, str):
+        value = {tag: value}
+    if field == "data" and value is None:
+        value = {}  # and its name is missing
+    if isinstance(value, Mapping):
+        name = value.get(tag)
+        _refuse_lost(field, name)
+        require(f"{field}.{tag}", name is None or isinstance(name, str), "must be text", name)
+        require(
+            f"{field}.{tag}",
+            bool(name) or field != "data",
+            "is missing",
+            ...,
+            "write data: {name: synthetic}",
+        )
+        return _plain(value)
+    if field == "data":
+        require(field, isinstance(value, Dataset), "must be a name, a mapping or a Dataset", value)
+    elif field == "model":
+        require(field, value is None or callable(value), "must be a name, a mapping or an nn.Module", value)
+    else:
+        require(field, value is None, "must be a kind or a mapping", value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Options as YAML would give them, so that a study equals what is read back from its file."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _partial(local: Any) -> Any:
+    """What was written of `local`, checked."""
+    if local is None or isinstance(local, Local):
+        return local
+    require("local", isinstance(local, Mapping), "must be a mapping such as {lr: 0.01, epochs: 10}", local)
+    written = {key: value for key, value in local.items() if value is not None}
+    known = [f"local.{field.name}" for field in dataclasses.fields(Local)]
+    for key in written:
+        if f"local.{key}" not in known:
+            raise unknown_key(f"local.{key}", known)
+    checked = Local(**written)
+    return {key: getattr(checked, key) for key in written}
+
+
+def _seeds(seeds: Any) -> tuple[int, ...]:
+    rule = "must be how many seeds or a list of different ones, whole numbers >= 0"
+    try:
+        if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+            found = tuple(fit("seeds", seed, int) for seed in seeds)
+        else:
+            found = tuple(range(fit("seeds", seeds, int)))
+    except InputError:
+        raise InputError("seeds", rule, seeds) from None
+    require("seeds", len(set(found)) == len(found) > 0 and min(found) >= 0, rule, seeds)
+    return found
