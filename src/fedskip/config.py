@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from fedskip.errors import InputError
-from fedskip.fields import graft, overlay, unknown_key
+from fedskip.fields import expand, graft, overlay, unknown_key
 from fedskip.methods import Method, parse_many, text
 from fedskip.spec import PYTHON, TAGS, Local, Setting, StudySpec
 
@@ -46,19 +46,22 @@ _TOP = [*_STUDY, *(name for name in _SETTING if name != "name"), "settings", REC
 class Tree:
     """Nested values as written, and the place of each by its dotted path."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # dotted keys are expanded
     places: Mapping[str, str] = field(default_factory=dict)  # local.lr -> study.yaml line 12
 
     def __post_init__(self) -> None:
-        named = {
-            key: {TAGS[key]: value} if key in TAGS and isinstance(value, str) else value
-            for key, value in self.values.items()
-        }
-        object.__setattr__(self, "values", named)
+        values = expand(self.values)
+        for key, tag in TAGS.items():
+            if isinstance(values.get(key), str):
+                values[key] = {tag: values[key]}  # so that options can be laid over a bare name
+        object.__setattr__(self, "values", values)
 
     def where(self, path: str) -> str:
-        """The place of a key, or of the nearest level above it that has one."""
+        """The place of a key: its own, else that of a key inside it, else that of the level above."""
         while path and path not in self.places:
+            for key, place in self.places.items():
+                if key.startswith(f"{path}."):
+                    return place
             path = path.rpartition(".")[0]
         return self.places.get(path, "")
 
@@ -174,7 +177,7 @@ def build(tree: Tree) -> StudySpec:
         raise InputError("settings", "must be a list", entries, fix, tree.where("settings"))
     shared = Tree({key: values[key] for key in values if key in _SETTING and key != "name"}, tree.places)
     settings = []
-    for entry in map(tree.entry, range(len(entries))) if entries else [Tree({})]:
+    for entry in [tree.entry(index) for index in range(len(entries))] if entries else [Tree({})]:
         _check_keys(entry, _SETTING)
         settings.append(_setting(entry.over(shared)))
     study = {key: values[key] for key in _STUDY if values.get(key) is not None}
@@ -196,12 +199,11 @@ def _setting(tree: Tree) -> Setting:
 
 def _check_keys(tree: Tree, known: list[str]) -> None:
     for key in tree.values:
-        if key in _STUDY and key not in known:
-            raise InputError(key, "holds for the whole study", fix="move it to the top level").at(
-                tree.where(key)
-            )
         if key not in known:
-            raise unknown_key(key, known).at(tree.where(key))
+            error = unknown_key(key, known)
+            if key in _STUDY:
+                error = InputError(key, "holds for the whole study", fix="move it to the top level")
+            raise error.at(tree.where(key))
 
 
 # --- writing -------------------------------------------------------------------------------------------
@@ -209,14 +211,13 @@ def _check_keys(tree: Tree, known: list[str]) -> None:
 
 def dump(spec: StudySpec) -> str:
     """YAML that builds back to an equal study, as long as the study `is_portable`."""
-    return yaml.dump(
-        _written(spec),
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        width=110,
-        default_flow_style=None,
-    )
+    style: dict[str, Any] = {
+        "sort_keys": False,
+        "allow_unicode": True,
+        "width": 110,
+        "default_flow_style": None,
+    }
+    return str(yaml.dump(_written(spec), Dumper=_Dumper, **style))
 
 
 def is_portable(spec: StudySpec) -> bool:
@@ -241,7 +242,7 @@ def _fields(instance: Any) -> dict[str, Any]:
     for f in dataclasses.fields(instance):
         value = getattr(instance, f.name)
         if isinstance(value, Local):
-            value = _fields(value)
+            value = dataclasses.asdict(value)  # complete, nulls too: so it is read back as a `Local`
         elif f.name == "methods" and value is not None:
             value = [text(method) for method in value]
         elif isinstance(value, tuple):

@@ -26,6 +26,8 @@ from fedskip.stack import Layout
 
 FLOAT = 4  # bytes of a number on the wire
 
+Saved = tuple[State, dict[str, Any]]  # tensors, and plain numbers for JSON
+
 
 def draw_cohort(policy: str, seed: int, round: int, clients: int, slots: int) -> np.ndarray:
     """The ordered sample of K of N clients that the slots visit in a round (0-based), (K,).
@@ -186,6 +188,23 @@ class Server:
     def _column(self, numbers: np.ndarray) -> Tensor:
         return torch.as_tensor(numbers, dtype=self.w.dtype, device=self.w.device)
 
+    def save(self) -> Saved:
+        """The server's state between two rounds; slots that are all equal are kept once, as x."""
+        tensors = {"x": self.x, "loss": self.loss, **{f"state.{name}": t for name, t in self.state.items()}}
+        if self.seen.any():
+            tensors["w"] = self.w
+        numbers = {name: getattr(self, name).tolist() for name in ("seen", "a", "steps")}
+        return tensors, numbers | {name: getattr(self, name) for name in ("merges", "bytes_down", "bytes_up")}
+
+    def restore(self, tensors: State, notes: dict[str, Any]) -> None:
+        self.x, self.loss = tensors["x"], tensors["loss"]
+        self.w = tensors["w"] if "w" in tensors else self.x.expand(self.slots, -1).clone()
+        self.state = {name[6:]: t for name, t in tensors.items() if name.startswith("state.")}
+        for name in ("seen", "a", "steps"):
+            setattr(self, name, np.array(notes[name]))
+        for name in ("merges", "bytes_down", "bytes_up"):
+            setattr(self, name, notes[name])
+
 
 class Memory:
     """What clients remember: one row for each client that has been visited, none for the others."""
@@ -218,6 +237,14 @@ class Memory:
                 rows = torch.cat([rows, rows.new_zeros(spare, rows.shape[1])])
             rows[torch.as_tensor(at, device=rows.device)] = new
             self.rows[name] = rows
+
+    def save(self) -> Saved:
+        tensors = {name: rows[: len(self.place)] for name, rows in self.rows.items()}
+        return tensors, {"clients": list(self.place)}
+
+    def restore(self, tensors: State, notes: dict[str, Any]) -> None:
+        self.rows = dict(tensors)
+        self.place = {client: row for row, client in enumerate(notes["clients"])}
 
 
 class Clients:
@@ -308,6 +335,25 @@ class Run:
         if self.server.period.merges(self.round):
             return self.server.merge(self.round, keep_slots=self.keep_slots)
         return self.server.look(self.round) if self._looks(self.round) else None
+
+    def save(self) -> Saved:
+        """All of the run, at a round where its slots are together."""
+        assert not self.busy.any() and not self.orders, "slots are still on their way"
+        server, server_notes = self.server.save()
+        memory, memory_notes = self.clients.memory.save()
+        tensors = {f"server.{k}": t for k, t in server.items()} | {f"memory.{k}": t for k, t in memory.items()}
+        return tensors, {"round": self.round, "server": server_notes, "memory": memory_notes}
+
+    def restore(self, tensors: State, notes: dict[str, Any]) -> None:
+        """Go on from what `save` gave."""
+        parts: dict[str, State] = {"server": {}, "memory": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = tensor
+        self.server.restore(parts["server"], notes["server"])
+        self.clients.memory.restore(parts["memory"], notes["memory"])
+        self.round = self.meeting = notes["round"]
+        self.at[:] = self.round
 
     def finish(self) -> Outcome | None:
         """One extra merge after the last round where the period does not divide the rounds."""

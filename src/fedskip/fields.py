@@ -77,7 +77,7 @@ def expand(flat: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 def graft(tree: dict[str, Any], key: str, value: Any, at: str = "") -> None:
     """Put `value` under a dotted key of a nested dict; a key that is taken is refused."""
-    head, dot, rest = key.partition(".")
+    head, dot, rest = str(key).partition(".")  # in a file, too, a key is text
     if dot:
         value = {rest: value}
     path = f"{at}{head}"

@@ -24,6 +24,11 @@ PYTHON = "python:"  # how a file shows an object that it cannot hold
 LEFT_OUT: Any = None  # filled in from the data set's defaults
 
 _NAME = re.compile(r"\w[\w .,+=()@-]*")  # names become parts of file names
+_OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a mapping
+    "data": (Dataset, "a name, a mapping or a Dataset"),
+    "partition": ((), "a kind or a mapping"),
+    "model": (Callable, "a name, a mapping, an nn.Module or a function that makes one"),
+}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -88,8 +93,10 @@ class Setting:
 
     def __post_init__(self) -> None:
         _put(self, **{name: _options(name, getattr(self, name)) for name in TAGS})
+        known = isinstance(self.data, Dataset) or bool(self.data and self.data.get("name"))
+        require("data.name", known, "is missing", ..., "write data: {name: synthetic}")
         if self.name is None:
-            data = self.data
+            data = self.data  # by name, which may be a path
             _put(self, name=data.name if isinstance(data, Dataset) else Path(data["name"]).stem)
         if isinstance(self.init, os.PathLike):
             _put(self, init=os.fspath(self.init))
@@ -122,8 +129,8 @@ class Setting:
             if key not in known:
                 raise unknown("default of the data set", key, known)
         values = overlay(nested, written)
-        local = values.get("local", {})
-        values["local"] = local if isinstance(local, Local) else Local(**_partial(local))
+        local = _partial(values.get("local", {}))
+        values["local"] = local if isinstance(local, Local) else Local(**local)
         for name in ("partition", "model", "cohort", "methods", "rounds"):
             field, value = name, values.get(name)
             if isinstance(value, Mapping):
@@ -188,29 +195,15 @@ def _refuse_lost(field: str, value: Any) -> None:
 
 def _options(field: str, value: Any) -> Any:
     """A mapping of the tag and its options; a bare text is the tag; Python objects stay as they are."""
-    tag = TAGS[field]
+    tag, (accepted, words) = TAGS[field], _OBJECTS[field]
     if isinstance(value, str):
         value = {tag: value}
-    if field == "data" and value is None:
-        value = {}  # and its name is missing
     if isinstance(value, Mapping):
         name = value.get(tag)
         _refuse_lost(field, name)
         require(f"{field}.{tag}", name is None or isinstance(name, str), "must be text", name)
-        require(
-            f"{field}.{tag}",
-            bool(name) or field != "data",
-            "is missing",
-            ...,
-            "write data: {name: synthetic}",
-        )
         return _plain(value)
-    if field == "data":
-        require(field, isinstance(value, Dataset), "must be a name, a mapping or a Dataset", value)
-    elif field == "model":
-        require(field, value is None or callable(value), "must be a name, a mapping or an nn.Module", value)
-    else:
-        require(field, value is None, "must be a kind or a mapping", value)
+    require(field, value is None or isinstance(value, accepted), f"must be {words}", value)
     return value
 
 
@@ -224,17 +217,17 @@ def _plain(value: Any) -> Any:
 
 
 def _partial(local: Any) -> Any:
-    """What was written of `local`, checked."""
+    """What was written of `local`, checked; a `Local` if that is all of it."""
     if local is None or isinstance(local, Local):
         return local
     require("local", isinstance(local, Mapping), "must be a mapping such as {lr: 0.01, epochs: 10}", local)
-    written = {key: value for key, value in local.items() if value is not None}
     known = [f"local.{field.name}" for field in dataclasses.fields(Local)]
-    for key in written:
+    for key in local:
         if f"local.{key}" not in known:
             raise unknown_key(f"local.{key}", known)
+    written = {key: value for key, value in local.items() if value is not None}
     checked = Local(**written)
-    return {key: getattr(checked, key) for key in written}
+    return checked if len(local) == len(known) else {key: getattr(checked, key) for key in written}
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:

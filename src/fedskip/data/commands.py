@@ -9,7 +9,6 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 
 from fedskip import config
 from fedskip.data import cache, heatmap, store
@@ -22,12 +21,11 @@ Name = Annotated[str, typer.Argument(help="cifar10, cifar100, shakespeare or fem
 @app.command("list")
 def list_() -> None:
     """What is in the cache, and what `import` takes for the rest."""
-    table = Table("name", "what", "in the cache", "import takes", box=None, pad_edge=False)
-    table.add_row("synthetic", "1,000 drawn tasks", "needs none", "")
+    typer.echo(f"cache: {cache.folder()} (set FEDSKIP_DATA to change it)")
+    typer.echo("synthetic    ready, it is generated")
     for name, entry in store.ENTRIES.items():
-        table.add_row(name, entry.about, _megabytes(name) if cache.has(name) else "no", entry.accepts)
-    Console().print(table)
-    typer.echo(f"cache: {cache.folder()} (FEDSKIP_DATA)")
+        missing = f"not here; import takes {entry.accepts}" + ("; or use get" if entry.source else "")
+        typer.echo(f"{name:<12} {f'ready, {_megabytes(name)}' if cache.has(name) else missing}")
 
 
 @app.command()

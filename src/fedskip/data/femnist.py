@@ -153,7 +153,8 @@ def _from_npz(path: Path) -> Iterator[Part]:
 def _from_json(path: Path) -> Iterator[Part]:
     """LEAF's files of up to 100 writers: `train` and `test` folders if there are any, else all files."""
     files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    official = [file for file in files if file.parent.name in ("train", "test")]
+    # Training first, so that of twins on both sides the one in the test set is dropped.
+    official = [file for part in ("train", "test") for file in files if file.parent.name == part]
     for file in official or files:
         for user, x, y in _users(file):
             test = np.full(len(y), file.parent.name == "test") if official else None

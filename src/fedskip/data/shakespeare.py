@@ -23,7 +23,7 @@ from fedskip.data.base import Dataset, Split
 from fedskip.errors import InputError
 
 WINDOW = 80  # characters a model sees; the target is the one that follows
-GAP = WINDOW - 1  # windows between train and test that would share characters with both
+GAP = WINDOW - 1  # windows left out between train and test, so that their inputs share no character
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 UNKNOWN = len(VOCABULARY) - 1  # LEAF's find() gives -1, which its one-hot wraps to the last symbol
 

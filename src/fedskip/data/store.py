@@ -1,4 +1,4 @@
-"""The data sets of the paper on this machine: which there are, how to get them, what a partition looks like."""
+"""The data sets of the paper on this machine: how to get them, and what a partition of them looks like."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from fedskip.fields import expand, overlay
 class Entry:
     """A data set that comes from files: what `import` accepts, how it is read, where it can be had."""
 
-    about: str
     accepts: str
     read: Callable[[Path], dict[str, np.ndarray]]
     source: cache.Source | None = None
@@ -30,24 +29,21 @@ class Entry:
 
 ENTRIES = {
     "cifar10": Entry(
-        "60,000 images, 10 classes",
         "cifar-10-python.tar.gz or the folder cifar-10-batches-py",
         partial(cifar.read, cifar.CIFAR10),
         cifar.CIFAR10.source,
     ),
     "cifar100": Entry(
-        "60,000 images, 100 classes",
         "cifar-100-python.tar.gz or the folder cifar-100-python",
         partial(cifar.read, cifar.CIFAR100),
         cifar.CIFAR100.source,
     ),
     "shakespeare": Entry(
-        "the plays, 660 roles",
         "Gutenberg's text of 1994, 1994-01-100.zip, also plain or .xz",
         shakespeare.read,
         shakespeare.SOURCE,
     ),
-    "femnist": Entry("handwriting, 62 classes", femnist.ACCEPTS, femnist.read),
+    "femnist": Entry(femnist.ACCEPTS, femnist.read),
 }
 
 
@@ -68,7 +64,9 @@ def get(name: str, progress: cache.Progress = lambda done, total: None) -> None:
         # LEAF has none: it builds FEMNIST from NIST's 4 million files, which takes hours.
         fix = f"run `fedskip data import {name} PATH` with {entry.accepts}; docs/data.md says how to make one"
         raise InputError(name, "has no official file to download", fix=fix)
-    import_(name, cache.download(entry.source, progress))
+    file = cache.download(entry.source, progress)
+    import_(name, file)
+    file.unlink()
 
 
 def _entry(name: str) -> Entry:
@@ -97,14 +95,14 @@ def summarise(name: str, settings: Mapping[str, Any] | None = None) -> Summary:
     `settings` are a study's own, nested: `data`, `partition`, `clients`, `partition_seed`; what is left out
     is the data set's default.
     """
-    given = {"data": {}, "partition": {}, "clients": None, "partition_seed": 0, **(settings or {})}
+    given = dict(settings or {})
     if other := given.keys() - {"data", "partition", "clients", "partition_seed"}:
-        raise InputError(min(other), "does not change the data", fix="set data.*, partition.*, clients")
-    data = load(name, **given["data"])
-    defaults = expand(data.defaults)
-    options = overlay(defaults.get("partition", {"kind": "iid"}), given["partition"])
-    kind, seed = options.pop("kind"), given["partition_seed"]
-    clients = given["clients"] or (None if kind == "pooled" else defaults.get("clients"))
+        raise InputError(min(other), "does not change the data", fix="set data.*, partition.* or clients")
+    data = load(**given.pop("data", {}) | {"name": name})
+    values = overlay({"partition": {"kind": "iid"}, **expand(data.defaults)}, given)
+    options = dict(values["partition"])
+    kind, seed = options.pop("kind"), values.get("partition_seed", 0)
+    clients = (given if kind == "pooled" else values).get("clients")
     train, test = data.split(seed)
     labels = data.samples.labels()
     parts = partition(kind, train, labels, clients=clients, seed=seed, owner=data.owner, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -62,9 +62,3 @@ def table_sizes(histogram: Counter[int], limit: int = SIZES, masked: float = MAS
             j = int(before[j])
             sizes.append(counts[j])
     return sorted(sizes)
-
-
-def stretches(visits: Iterable[np.ndarray], period: int) -> list[np.ndarray]:
-    """Steps per slot between two meetings, from the steps of each round, (K,) each."""
-    rounds = list(visits)
-    return [np.sum(rounds[t : t + period], axis=0) for t in range(0, len(rounds), period)]

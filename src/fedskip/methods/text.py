@@ -25,7 +25,7 @@ from fedskip.fields import fit
 from fedskip.methods.base import Method
 
 _ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)
-_TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.DOTALL)  # quoted text is one token
+_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)  # quoted text is one token
 
 
 @cache
@@ -60,7 +60,7 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
     ['FedAvg', 'FedProx(mu=0.1)', 'FedProx(mu=1.0)', 'FedSkip-5']
     """
     methods: list[Method] = []
-    for entry in [entries] if isinstance(entries, str | Method) else entries:
+    for entry in [entries] if isinstance(entries, str) or not isinstance(entries, Iterable) else entries:
         if isinstance(entry, Method):
             methods.append(entry)
         elif isinstance(entry, str):
@@ -139,9 +139,12 @@ def _arguments(name: str, arguments: str) -> Iterator[tuple[str, list[Any]]]:
         raise InputError(name, rule, fix=f"{usage}, and a rule in quotes: period='1x10,5'") from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise InputError(name, "takes its parameters by name", fix=usage)
+    names = [argument.arg for argument in call.keywords]
     for argument in call.keywords:
         if argument.arg is None:
             raise InputError(name, "takes its parameters one by one, without **", fix=usage)
+        if names.count(argument.arg) > 1:
+            raise InputError(argument.arg, "is given twice", fix="keep one, or write a grid as a list")
         try:
             value = ast.literal_eval(_Words().visit(argument.value))
         except (TypeError, ValueError):

@@ -1,0 +1,252 @@
+"""The runs of one setting, trained together: feeds the engine, evaluates what merges, keeps the best."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskip.engine import make_engine
+from fedskip.engine.base import Trained, Visits
+from fedskip.engine.evaluate import Evaluator, Scores
+from fedskip.federation import Outcome, Run, Saved
+from fedskip.history import Row
+from fedskip.machine import Machine
+from fedskip.methods.base import Method
+from fedskip.prepare import Prepared, partition_seed
+
+PENDING_BYTES = 1 << 30  # models that wait to be evaluated
+
+
+@dataclass
+class Entry:
+    """One run of the batch, with what has been measured of it."""
+
+    name: str
+    method: Method
+    seed: int
+    run: Run
+    evaluated_at: int = 0  # the round of the last evaluation
+    best: float = -math.inf
+    best_model: Tensor | None = None
+    last_model: Tensor | None = None  # (P,), or (K, P) for runs that never merge
+    final_model: Tensor | None = None
+    final: float | None = None
+    diverged: bool = False
+
+    def about(self, setting: str) -> Row:
+        period = str(self.method.period)
+        return {"setting": setting, "run": self.name, "method": self.method.label, "period": period, "seed": self.seed}
+
+
+@dataclass
+class Batch:
+    """A `Work` for the engine, made of all methods and seeds of a setting."""
+
+    prepared: Prepared
+    machine: Machine
+    record: Callable[[list[Row]], None]  # where rows of the history go
+    entries: list[Entry] = field(init=False)
+    rounds: int = field(init=False)
+    steps: int = 0  # client-steps done
+    seconds: float = 0.0  # time spent before this process took over
+
+    def __post_init__(self) -> None:
+        setting = self.prepared.setting
+        self.name, self.rounds = setting.name, setting.rounds
+        self.entries = [
+            Entry(f"{self.name}.{method.label.replace(' ', '')}.s{seed}", method, seed, self.prepared.run(method, seed))
+            for method in setting.methods
+            for seed in setting.seeds
+        ]
+        self.engine = make_engine(self.prepared, self.machine, [entry.run for entry in self.entries])
+        self.evaluator = Evaluator(
+            self.prepared.task, stacked=self.machine.engine == "stacked",
+            workers=self.machine.workers, threads=self.machine.threads,
+        )  # fmt: skip
+        self.until = 0
+        self.round = 0
+        self._owner: dict[Visits, Entry] = {}
+        self._under_way: dict[Visits, int] = {}
+        self._pending: list[tuple[Entry, Outcome]] = []
+        self._started = time.perf_counter()
+
+    # --- training ----------------------------------------------------------------------------------
+
+    def advance(self, until: int) -> None:
+        """Train until every run has done so many rounds, and evaluate all there is to evaluate."""
+        self.until = until
+        self.engine.run(self)
+        self.evaluate()
+        self.round = until
+
+    def ready(self) -> list[Visits]:
+        found = []
+        for entry in self.entries:
+            if not entry.diverged:
+                for visits in entry.run.ready(self.until):
+                    self._owner[visits], self._under_way[visits] = entry, len(visits.routes)
+                    found.append(visits)
+        return found
+
+    def done(self, visits: Visits, ks: list[int], trained: Trained) -> None:
+        entry = self._owner[visits]
+        self._under_way[visits] -= len(ks)
+        if not self._under_way[visits]:
+            del self._owner[visits], self._under_way[visits]
+        self.steps += sum(visits.routes[k].steps for k in ks)
+        outcome = entry.run.done(visits, ks, trained)
+        if outcome is not None and not entry.diverged and self._wanted(entry, outcome):
+            self._pending.append((entry, outcome))
+            # every entry once, on average: models are then evaluated together but not kept long
+            if len(self._pending) >= min(len(self.entries), self._room()):
+                self.evaluate()
+
+    def _wanted(self, entry: Entry, outcome: Outcome) -> bool:
+        """Merges are thinned by `eval_every`; the last one always counts."""
+        every, period = self.prepared.setting.eval_every, entry.run.server.period
+        last = not any(period.merges(t) for t in range(outcome.round + 1, self.rounds + 1))
+        if outcome.round // every == entry.evaluated_at // every and not last:
+            return False
+        entry.evaluated_at = outcome.round
+        return True
+
+    def _room(self) -> int:
+        layout, slots = self.prepared.task.layout, self.prepared.setting.cohort
+        models = 1 + slots * self.prepared.setting.slot_accuracy
+        return max(1, PENDING_BYTES // (4 * layout.size * models))
+
+    # --- evaluation --------------------------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Score the models that wait, those with the same test set together."""
+        pending, self._pending = self._pending, []
+        rows: dict[int, Row] = {}
+        for seed in sorted({self._division_seed(entry) for entry, _ in pending}):
+            chosen = [i for i, (entry, _) in enumerate(pending) if self._division_seed(entry) == seed]
+            for i, row in zip(chosen, self._rows([pending[i] for i in chosen]), strict=True):
+                rows[i] = row
+        self.record([row for i in range(len(pending)) if (row := self._note(*pending[i], rows[i])) is not None])
+
+    def _rows(self, pending: list[tuple[Entry, Outcome]]) -> list[Row]:
+        division = self.prepared.division(pending[0][0].seed)
+        models: list[Tensor] = []
+        spans: list[dict[str, slice]] = []  # where each outcome's models stand in the stack
+        for _, outcome in pending:
+            span = {}
+            for name in ("evaluated", "broadcast", "slots"):
+                tensor = getattr(outcome, name)
+                if tensor is not None:
+                    start = sum(map(len, models))
+                    models.append(tensor.reshape(-1, tensor.shape[-1]))
+                    span[name] = slice(start, start + len(models[-1]))
+            spans.append(span)
+        stack = torch.cat(models)
+        test = self.evaluator(stack, division.test)
+        val = self.evaluator(stack, division.validation) if len(division.validation) else None
+        return [self._row(entry, o, span, test, val) for (entry, o), span in zip(pending, spans, strict=True)]
+
+    def _row(
+        self, entry: Entry, outcome: Outcome, span: dict[str, slice], test: Scores, val: Scores | None
+    ) -> Row:
+        def mean(scores: np.ndarray, name: str) -> float | None:
+            return float(scores[span[name]].mean()) if name in span else None
+
+        main = "evaluated" if outcome.evaluated is not None else "slots"
+        return entry.about(self.name) | {
+            "round": outcome.round,
+            "merges": outcome.merges,
+            "test_accuracy": mean(test.metric, main),
+            "test_loss": mean(test.loss, main),
+            "val_accuracy": None if val is None else mean(val.metric, main),
+            "slot_accuracy": mean(test.metric, "slots"),
+            "train_loss": float(outcome.train_loss),
+            "drift_mean": float(outcome.drift_mean),
+            "drift_broadcast": float(outcome.drift_broadcast),
+            "bytes_down": outcome.bytes_down,
+            "bytes_up": outcome.bytes_up,
+            "seconds": round(self.elapsed(), 3),
+            "x_broadcast_accuracy": mean(test.metric, "broadcast"),
+        }
+
+    def _note(self, entry: Entry, outcome: Outcome, row: Row) -> Row | None:
+        """Keep what a row says of its run; None if it belongs in no history."""
+        numbers = [row[name] for name in ("train_loss", "test_loss", "drift_mean")]
+        if entry.diverged or not all(map(math.isfinite, numbers)):
+            entry.diverged = True
+            return None
+        model = outcome.slots if outcome.evaluated is None else outcome.evaluated
+        if outcome.final:
+            entry.final, entry.final_model = row["test_accuracy"], model
+            return None
+        entry.last_model = model
+        score = row["test_accuracy"] if row["val_accuracy"] is None else row["val_accuracy"]
+        if score > entry.best:
+            entry.best, entry.best_model = score, model
+        return row
+
+    def finish(self) -> None:
+        """The extra merge of runs whose period does not divide the rounds."""
+        for entry in self.entries:
+            outcome = None if entry.diverged else entry.run.finish()
+            if outcome is not None:
+                self._pending.append((entry, outcome))
+        self.evaluate()
+
+    def client_scores(self, entry: Entry) -> np.ndarray | None:
+        """The last model's accuracy on each natural client's test samples; NaN where it has none."""
+        owner = self.prepared.dataset.owner
+        if owner is None or entry.last_model is None:
+            return None
+        test = self.prepared.division(entry.seed).test
+        model = entry.last_model.reshape(-1, entry.last_model.shape[-1])
+        scores = self.evaluator(model, test, groups=owner[test]).by_group
+        assert scores is not None
+        return scores.mean(0)
+
+    def _division_seed(self, entry: Entry) -> int:
+        return partition_seed(self.prepared.setting, entry.seed)
+
+    def elapsed(self) -> float:
+        return self.seconds + time.perf_counter() - self._started
+
+    # --- checkpoints -------------------------------------------------------------------------------
+
+    def save(self) -> Saved:
+        """All runs, at the round they have all done."""
+        tensors: dict[str, Tensor] = {}
+        notes: dict[str, Any] = {"round": self.round, "steps": self.steps, "seconds": self.elapsed(), "runs": {}}
+        for entry in self.entries:
+            saved, about = ({}, {}) if entry.diverged else entry.run.save()
+            for name in ("best_model", "last_model"):
+                model = getattr(entry, name)
+                if model is not None and not (name == "last_model" and model is entry.best_model):
+                    saved = saved | {name: model}
+            tensors |= {f"{entry.name}/{name}": tensor for name, tensor in saved.items()}
+            notes["runs"][entry.name] = {
+                "run": about, "diverged": entry.diverged, "evaluated_at": entry.evaluated_at,
+                "best": entry.best if math.isfinite(entry.best) else None,
+                "last_is_best": entry.last_model is entry.best_model,
+            }  # fmt: skip
+        return tensors, notes
+
+    def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        """Go on from what `save` gave."""
+        self.round, self.steps, self.seconds = notes["round"], notes["steps"], notes["seconds"]
+        device = self.prepared.device
+        for entry in self.entries:
+            about = notes["runs"][entry.name]
+            prefix = f"{entry.name}/"
+            own = {k.removeprefix(prefix): t.to(device) for k, t in tensors.items() if k.startswith(prefix)}
+            entry.diverged, entry.evaluated_at = about["diverged"], about["evaluated_at"]
+            entry.best = -math.inf if about["best"] is None else about["best"]
+            entry.best_model = own.pop("best_model", None)
+            entry.last_model = entry.best_model if about["last_is_best"] else own.pop("last_model", None)
+            if not entry.diverged:
+                entry.run.restore(own, about["run"])

@@ -1,0 +1,82 @@
+"""What shapes the arithmetic: resolved once, stored with the study, compared when it resumes."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedskip.engine.step import has_compiler
+from fedskip.errors import InputError
+from fedskip.models import stacking_obstacles
+from fedskip.spec import StudySpec
+
+# The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop.
+AUTO = {("perceptron", "cpu"): "stacked"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine as one setting uses it."""
+
+    engine: str  # loop or stacked
+    device: str
+    device_name: str  # the GPU's name; on a CPU torch's capability level
+    compile: bool
+    threads: int  # torch threads of the stacked engine; the loop always has one for each visit
+    workers: int  # visits that the loop trains side by side; does not touch the results
+    precision: str
+    deterministic: bool
+
+    @classmethod
+    def of(cls, spec: StudySpec, model: nn.Module, model_name: str | None) -> Machine:
+        device = resolve_device(spec.device)
+        if device == "cpu" and spec.precision not in ("fp32", "fp64"):
+            raise InputError("precision", "must be fp32 or fp64 on a CPU", spec.precision)
+        engine = spec.engine
+        if engine == "auto":
+            engine = AUTO.get((model_name or "", device.split(":")[0]), "loop")
+            if stacking_obstacles(model):
+                engine = "loop"
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        stacked = engine == "stacked"
+        name = torch.cuda.get_device_name(device) if device != "cpu" else torch.backends.cpu.get_cpu_capability()
+        return cls(
+            engine, device, name, stacked and spec.compile and has_compiler(),
+            threads=spec.threads or 1,  # small kernels lose more at the barriers between threads than they gain
+            workers=1 if stacked or device != "cpu" else spec.workers or cores,
+            precision=spec.precision, deterministic=spec.deterministic,
+        )  # fmt: skip
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.precision == "fp64" else torch.float32
+
+    def facts(self) -> dict[str, Any]:
+        """What must be the same for the same bits."""
+        return {k: v for k, v in asdict(self).items() if k != "workers"}
+
+
+def resolve_device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device != "cpu" and not torch.cuda.is_available():
+        raise InputError("device", "is not there: torch sees no GPU", device, "use device=cpu")
+    return device
+
+
+def versions() -> dict[str, str]:
+    """The libraries that do the arithmetic."""
+    from fedskip import __version__
+
+    return {
+        "fedskip": __version__, "torch": str(torch.__version__), "numpy": np.__version__,
+        "python": platform.python_version(),
+    }  # fmt: skip
+
+

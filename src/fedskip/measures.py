@@ -1,0 +1,67 @@
+"""Losses and metrics by name; each gives one number per sample, so that any batch can be averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedskip.errors import unknown
+
+Measure = Callable[[Tensor, Tensor], Tensor]  # (output (B, ...), target (B, ...)) -> (B,)
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Of class scores (B, C) and class numbers (B,)."""
+    return F.cross_entropy(output, target.long(), reduction="none")
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """The squared distance, averaged over the outputs of a sample."""
+    return (output - target.reshape(output.shape)).square().flatten(1).mean(1)
+
+
+def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Of one logit for each label (B, C) and 0/1 targets (B, C)."""
+    target = target.to(output.dtype).reshape(output.shape)
+    return F.binary_cross_entropy_with_logits(output, target, reduction="none").flatten(1).mean(1)
+
+
+def accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """1 where the highest score is the right class."""
+    return (output.argmax(1) == target).to(output.dtype)
+
+
+def label_accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """The share of labels that are right, for multi-label tasks."""
+    return ((output > 0) == (target.reshape(output.shape) > 0)).to(output.dtype).flatten(1).mean(1)
+
+
+def minus_squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """For regression: higher is better, as for every metric."""
+    return -squared_error(output, target)
+
+
+LOSSES: dict[str, Measure] = {
+    "cross_entropy": cross_entropy,
+    "squared_error": squared_error,
+    "binary_cross_entropy": binary_cross_entropy,
+}
+METRICS: dict[str, Measure] = {
+    "accuracy": accuracy,
+    "label_accuracy": label_accuracy,
+    "minus_squared_error": minus_squared_error,
+}
+
+
+def measure(field: str, chosen: str | Measure) -> Measure:
+    """The loss or metric of that name, or the function itself."""
+    known = LOSSES if field == "loss" else METRICS
+    if not isinstance(chosen, str):
+        return chosen
+    if chosen not in known:
+        raise unknown(field, chosen, known)
+    return known[chosen]
+
+

@@ -1,0 +1,199 @@
+"""A setting made real: its data on the device, its partitions, its model, and one `Run` per method and seed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedskip import models
+from fedskip.data import Dataset, Partition, load, partition
+from fedskip.engine.base import Route, Task, route, steps_of
+from fedskip.errors import InputError
+from fedskip.federation import Clients, Run, Server
+from fedskip.measures import measure
+from fedskip.methods.base import Method
+from fedskip.rng import stream, torch_scope
+from fedskip.spec import Setting
+from fedskip.stack import Layout
+from fedskip.weights import read_weights
+
+
+@dataclass(frozen=True)
+class Division:
+    """Who has what at one partition seed: pool indices all."""
+
+    clients: Partition
+    test: np.ndarray
+    validation: np.ndarray
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A setting with everything it names."""
+
+    setting: Setting
+    dataset: Dataset
+    task: Task
+    divisions: Mapping[int, Division]  # by partition seed
+    device: torch.device
+    dtype: torch.dtype
+
+    def division(self, seed: int) -> Division:
+        return self.divisions[partition_seed(self.setting, seed)]
+
+    def run(self, method: Method, seed: int) -> Run:
+        """The run of one method and one seed, before its first round."""
+        setting, layout = self.setting, self.task.layout
+        clients = self.division(seed).clients
+        x = layout.pack(self.module(seed, "init")).to(self.device, self.dtype)
+
+        def fresh() -> Tensor:
+            return layout.pack(self.module(seed, "fresh")).to(self.device, self.dtype)
+
+        server = Server(
+            method, x, layout,
+            clients=len(clients), slots=setting.cohort, seed=seed, policy=setting.cohort_policy, fresh=fresh,
+        )  # fmt: skip
+        return Run(
+            server,
+            Clients(method, layout, clients.sizes, self.routes(seed), x),
+            look_every=setting.eval_every,
+            keep_slots=setting.slot_accuracy,
+        )
+
+    def module(self, seed: int, purpose: str) -> nn.Module:
+        return make_module(self.setting, self.dataset, seed, purpose)
+
+    def routes(self, seed: int) -> Callable[[int, int, int], Route]:
+        """The routes of a seed, shared by its methods: all of them see the same batches."""
+        if seed not in self._routes:
+            clients, local, rounds = self.division(seed).clients, self.task.local, self.setting.rounds
+
+            @functools.lru_cache(maxsize=4 * self.setting.cohort)
+            def routes(key: int, client: int, round: int) -> Route:
+                return route(key, clients[client], local, round, rounds)
+
+            self._routes[seed] = routes
+        return self._routes[seed]
+
+    @functools.cached_property
+    def _routes(self) -> dict[int, Callable[[int, int, int], Route]]:
+        return {}
+
+
+def partition_seed(setting: Setting, seed: int) -> int:
+    return seed if setting.partition_seed is None else setting.partition_seed
+
+
+def prepare(setting: Setting, device: torch.device, dtype: torch.dtype, saved: Path | None = None) -> Prepared:
+    """Load, divide and build. Partitions found under `saved` are used, others are written there."""
+    dataset = setting.data if isinstance(setting.data, Dataset) else load(**options(setting.data))
+    setting = setting.filled(dataset.defaults)
+    check_finite(dataset)
+    seeds = sorted({partition_seed(setting, seed) for seed in setting.seeds})
+    divisions = {seed: divide(setting, dataset, seed, saved) for seed in seeds}
+    template = make_module(setting, dataset, setting.seeds[0], "init").to(device, dtype)
+    task = Task(
+        template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
+        dataset.samples.to(device, dtype), setting.local, dataset.train_transform, dataset.test_transform,
+    )  # fmt: skip
+    return Prepared(setting, dataset, task, divisions, device, dtype)
+
+
+def divide(setting: Setting, dataset: Dataset, seed: int, saved: Path | None = None) -> Division:
+    """Clients, test set and validation set at one partition seed."""
+    train, test = dataset.split(seed)
+    validation = train[:0]
+    if setting.validation:
+        shuffled = stream(seed, "validation").permutation(train)
+        held_out = round(setting.validation * len(train))
+        validation, train = np.sort(shuffled[:held_out]), np.sort(shuffled[held_out:])
+    file = None if saved is None else saved / f"partition-{setting.name}-{seed}.npz"
+    if file is not None and file.exists():
+        clients = Partition.load(file)
+    else:
+        clients = _partition(setting, dataset, train, seed)
+        if file is not None:
+            clients.save(file)
+    return Division(clients, test, validation)
+
+
+def _partition(setting: Setting, dataset: Dataset, train: np.ndarray, seed: int) -> Partition:
+    chosen = dict(setting.partition)
+    if "file" in chosen:
+        clients = Partition.load(chosen["file"])
+        if len(clients.indices) and clients.indices.max() >= len(dataset.samples):
+            raise InputError("partition.file", f"is not of data set {dataset.name!r}", chosen["file"])
+    else:
+        labels = dataset.samples.labels()
+        clients = partition(
+            chosen.pop("kind"), train, labels, clients=setting.clients, seed=seed, owner=dataset.owner, **chosen
+        )
+    return _large_enough(setting, clients)
+
+
+def _large_enough(setting: Setting, clients: Partition) -> Partition:
+    """Refuse or drop clients that cannot fill a batch, and cohorts larger than what is left."""
+    local, sizes = setting.local, clients.sizes
+    if (sizes == 0).any():
+        raise InputError("partition", "leaves a client empty", int(np.flatnonzero(sizes == 0)[0]), "use fewer clients")
+    small = np.array([steps_of(int(n), local) == 0 for n in sizes])
+    if small.any() and local.small_clients == "drop":
+        clients = clients.select(~small)
+    elif small.any():
+        client = int(np.flatnonzero(small)[0])
+        raise InputError(
+            "local.batch", f"must not exceed a client's samples; client {client} has {sizes[client]}", local.batch,
+            f"{small.sum()} of {len(sizes)} clients are too small: set local.small_clients to drop or short, "
+            "or a smaller local.batch",
+        )  # fmt: skip
+    if setting.cohort > len(clients):
+        raise InputError("cohort", f"must be <= {len(clients)}, the number of clients", setting.cohort)
+    return clients
+
+
+def make_module(setting: Setting, dataset: Dataset, seed: int, purpose: str) -> nn.Module:
+    """The model as it starts. Only its own key decides its random weights.
+
+    A module given as an object starts every run as it is; something that makes modules is called for
+    each seed. `init` names a file of weights that replace the random ones.
+    """
+    with torch_scope(seed, purpose):
+        if isinstance(setting.model, nn.Module):
+            module = copy.deepcopy(setting.model)
+            if purpose == "fresh":
+                for part in module.modules():
+                    reset = getattr(part, "reset_parameters", None)
+                    if callable(reset):
+                        reset()
+        elif callable(setting.model):
+            module = setting.model()
+        else:
+            module = models.build(**{"classes": dataset.classes, **options(setting.model)})
+    models.refuse(module)
+    if setting.init and purpose == "init":
+        read_weights(setting.init, module)
+    return models.key_dropout(module)
+
+
+def options(chosen: Any) -> dict[str, Any]:
+    return dict(chosen)
+
+
+def check_finite(dataset: Dataset) -> None:
+    """Refuse NaN and infinity before they spread."""
+    for name in ("x", "y"):
+        array = getattr(dataset.samples, name, None)
+        if isinstance(array, Tensor) and array.is_floating_point() and not bool(torch.isfinite(array).all()):
+            bad = int((~torch.isfinite(array)).reshape(len(array), -1).any(1).nonzero()[0])
+            raise InputError(
+                f"data.{name}", f"must be finite; sample {bad} of {dataset.name!r} is not", ..., "remove or fill it"
+            )

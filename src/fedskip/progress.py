@@ -1,0 +1,36 @@
+"""What a study tells while it works. The command line draws it; by default nothing is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from fedskip.history import Row
+
+if TYPE_CHECKING:
+    from fedskip.batch import Batch
+
+
+class Progress(Protocol):
+    def setting(self, batch: Batch) -> None:
+        """A setting begins, or goes on from a checkpoint."""
+
+    def recorded(self, rows: list[Row]) -> None:
+        """Rows have been added to the history."""
+
+    def checkpoint(self, batch: Batch) -> None:
+        """A checkpoint has been written."""
+
+    def finished(self) -> None:
+        """All settings are done."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def setting(self, batch: Batch) -> None: ...
+
+    def recorded(self, rows: list[Row]) -> None: ...
+
+    def checkpoint(self, batch: Batch) -> None: ...
+
+    def finished(self) -> None: ...

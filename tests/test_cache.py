@@ -1,0 +1,265 @@
+"""The cache holds whole entries or none, and every failure says what to do."""
+
+import errno
+import hashlib
+import http.server
+import io
+import stat
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedskip.data import archive, cache
+from fedskip.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSKIP_DATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+# --- where -----------------------------------------------------------------------------------------------
+
+
+def test_folder(monkeypatch, tmp_path):
+    assert cache.folder() == tmp_path / "cache"
+    monkeypatch.delenv("FEDSKIP_DATA")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert cache.folder() == Path("/x/fedskip")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.folder() == Path.home() / ".cache/fedskip"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache.folder() == Path.home() / "Library/Caches/fedskip"
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", "/local")
+    assert cache.folder() == Path("/local/fedskip")
+
+
+# --- entries ---------------------------------------------------------------------------------------------
+
+
+def test_write_and_read(root):
+    x, names = np.arange(24, dtype=np.uint8).reshape(2, 3, 4), np.array(["a", "ß"])
+    empty = np.zeros(0, bool)
+    cache.write("d", {"x": x[:, ::2], "names": names, "empty": empty})
+    found = cache.read("d", "names", "x", "empty")
+    assert found[0].tolist() == ["a", "ß"]
+    np.testing.assert_array_equal(found[1], x[:, ::2])
+    assert found[2].dtype == bool
+    assert cache.has("d")
+    assert cache.size("d") > x.nbytes / 2
+    cache.write("d", {"x": x})  # a new entry replaces the old one whole
+    assert everything(root) == ["d", "d/x.npy"]
+
+
+def test_a_mapped_entry_is_safe_from_writes(root):
+    cache.write("d", {"x": np.zeros(4)})
+    cache.read("d", "x")[0][:] = 1  # memory that torch may write to, but the file stays
+    assert cache.read("d", "x")[0].sum() == 0
+
+
+def test_missing_entry_says_how_to_get_it(root):
+    with pytest.raises(InputError, match=r"`fedskip data get d`, or `fedskip data import d PATH`"):
+        cache.read("d", "x")
+
+
+def test_damaged_entry(root):
+    cache.write("d", {"x": np.zeros(1000)})
+    (root / "d/x.npy").write_bytes((root / "d/x.npy").read_bytes()[:500])
+    with pytest.raises(InputError, match="is damaged"):
+        cache.read("d", "x")
+    with pytest.raises(InputError, match="of another version"):
+        cache.read("d", "y")
+
+
+def test_full_disk_keeps_the_old_entry_and_leaves_nothing(root):
+    resource = pytest.importorskip("resource")
+    cache.write("d", {"x": np.ones(3)})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # a disk that is soon full
+    try:
+        with pytest.raises(InputError, match=r"cannot be written \(File too large\)\. Free some space"):
+            cache.write("d", {"x": np.zeros(3), "y": np.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert everything(root) == ["d", "d/x.npy"]
+    assert cache.read("d", "x")[0].tolist() == [1, 1, 1]
+
+
+def test_no_permission(root, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(InputError, match=r"\(Permission denied\).*set FEDSKIP_DATA to another folder"):
+        cache.write("d", {"x": np.zeros(3)})
+    with pytest.raises(InputError, match=r"\(Permission denied\)"):
+        cache.download(cache.Source(("file:///nowhere/a.bin",)))
+
+
+def test_leftovers_of_a_killed_process_are_cleared(root):
+    (root / ".d.new").mkdir(parents=True)
+    (root / ".d.new" / "half.npy").write_bytes(b"half")
+    cache.write("d", {"x": np.zeros(3)})
+    assert everything(root) == ["d", "d/x.npy"]
+
+
+# --- downloads -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def official(tmp_path):
+    path = tmp_path / "official.bin"
+    path.write_bytes(bytes(range(256)) * 10_000)
+    return path
+
+
+def source(path: Path, content: bytes | None = None, *more: str) -> cache.Source:
+    content = path.read_bytes() if content is None else content
+    return cache.Source((*more, path.as_uri()), "md5:" + hashlib.md5(content).hexdigest())
+
+
+def test_download(root, official):
+    steps = []
+    found = cache.download(source(official), lambda done, total: steps.append((done, total)))
+    assert found == root / "downloads/official.bin"
+    assert found.read_bytes() == official.read_bytes()
+    assert everything(root / "downloads") == ["official.bin"]
+    size = official.stat().st_size
+    assert steps[-1] == (size, size)
+    assert steps == sorted(steps)
+    official.unlink()
+    cache.download(source(found))  # what is there is not fetched again
+
+
+def test_sha256(official, root):
+    digest = "sha256:" + hashlib.sha256(official.read_bytes()).hexdigest()
+    assert cache.download(cache.Source((official.as_uri(),), digest)).exists()
+
+
+def test_wrong_digest_leaves_nothing(root, official):
+    with pytest.raises(InputError, match=r"is not the official file: its md5 is \w{32}, not"):
+        cache.download(source(official, b"something else"))
+    assert everything(root) == ["downloads"]
+
+
+def test_wrong_file_put_there_by_hand_is_not_deleted(root, official):
+    cache.download(source(official))
+    with pytest.raises(InputError, match="Delete it to have it downloaded again"):
+        cache.download(source(official, b"something else"))
+    assert everything(root / "downloads") == ["official.bin"]
+
+
+def test_second_address(root, official):
+    assert cache.download(source(official, None, "http://127.0.0.1:9/official.bin")).exists()
+
+
+def test_without_network_the_message_says_which_file_to_put_where(root):
+    with pytest.raises(InputError) as error:
+        cache.download(cache.Source(("http://127.0.0.1:9/cifar.tar.gz",), "md5:0"))
+    assert "http://127.0.0.1:9/cifar.tar.gz cannot be reached" in str(error.value)
+    assert f"put it at {root / 'downloads' / 'cifar.tar.gz'} and run this again" in str(error.value)
+    assert everything(root) == ["downloads"]
+
+
+def test_truncated_download(root):
+    class Short(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"x" * 400)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Short) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(InputError, match=r"broke off after 400 of 1,000 bytes"):
+            cache.download(cache.Source((f"http://127.0.0.1:{server.server_port}/a.bin",)))
+        server.shutdown()
+    assert everything(root) == ["downloads"]
+
+
+def test_interrupted_download_leaves_nothing(root, official):
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.download(source(official), interrupt)
+    assert everything(root) == ["downloads"]
+
+
+# --- archives --------------------------------------------------------------------------------------------
+
+
+def tar_of(path: Path, *members: tarfile.TarInfo, mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as file:
+        for member in members:
+            member.size = 3 if member.isfile() else 0
+            file.addfile(member, io.BytesIO(b"abc"))
+    return path
+
+
+def link(kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("a")
+    member.type, member.linkname = kind, "/etc/passwd"
+    return member
+
+
+def read(path: Path) -> list[tuple[str, bytes]]:
+    return list(archive.contents(path, {"a", "b"}.__contains__))
+
+
+def test_contents(tmp_path):
+    members = [tarfile.TarInfo(name) for name in ("folder/a", "folder/other", "b")]
+    assert read(tar_of(tmp_path / "t.tar.gz", *members)) == [("a", b"abc"), ("b", b"abc")]
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as file:
+        file.writestr("folder/a", "abc")
+        file.writestr("c", "no")
+    assert read(tmp_path / "z.zip") == [("a", b"abc")]
+    (tmp_path / "f/g").mkdir(parents=True)
+    (tmp_path / "f/g/b").write_bytes(b"1")
+    assert read(tmp_path / "f") == [("b", b"1")]
+
+
+@pytest.mark.parametrize("name", ["../a", "x/../../a", "/a", "C:\\a", "..\\a"])
+def test_escaping_paths_are_refused(tmp_path, name):
+    with pytest.raises(InputError, match="holds a path that leads outside"):
+        read(tar_of(tmp_path / "t.tar", tarfile.TarInfo(name), mode="w"))
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as file:
+        file.writestr(name, "abc")
+    with pytest.raises(InputError, match="holds a path that leads outside"):
+        read(tmp_path / "z.zip")
+
+
+def test_links_are_refused(tmp_path):
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
+        with pytest.raises(InputError, match="holds a link, got 'a'"):
+            read(tar_of(tmp_path / "t.tar", link(kind)))
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as file:
+        member = zipfile.ZipInfo("a")
+        member.external_attr = (stat.S_IFLNK | 0o777) << 16
+        file.writestr(member, "/etc/passwd")
+    with pytest.raises(InputError, match="holds a link"):
+        read(tmp_path / "z.zip")
+
+
+def test_cut_off_and_foreign_files(tmp_path):
+    whole = tar_of(tmp_path / "t.tar.gz", *(tarfile.TarInfo(f"f{i}") for i in range(200)))
+    (tmp_path / "cut.tar.gz").write_bytes(whole.read_bytes()[:-40])
+    with pytest.raises(InputError, match="it may be cut off"):
+        read(tmp_path / "cut.tar.gz")
+    (tmp_path / "text").write_text("abc")
+    with pytest.raises(InputError, match="neither a folder nor a complete tar or zip"):
+        read(tmp_path / "text")

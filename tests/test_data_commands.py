@@ -1,0 +1,117 @@
+"""`fedskip data list | get | show | import`, as a user sees them."""
+
+import hashlib
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedskip.data import cache, heatmap, shakespeare, store
+from fedskip.data.commands import app
+from fedskip.data.partition import Partition
+from fedskip.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSKIP_DATA", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
+def fedskip_data(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch):
+    """A zip with a play of two roles of 1,000 windows each, in place of Gutenberg's."""
+    monkeypatch.setattr(shakespeare, "GOLDEN", {"roles": 2, "windows": 2000})
+    speeches = [f"  {role}. {'word' * 268}wor\n    a\n    b" for role in ("ROMEO", "JULIET")]
+    lines = ["", "by William Shakespeare", "", "PLAY", "", "by William Shakespeare", *speeches]
+    path = tmp_path / "1994-01-100.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("100.txt", "\n".join(lines))
+    return path
+
+
+def test_import_show_and_list(book, root):
+    assert "shakespeare  not here; import takes Gutenberg's text" in fedskip_data("list")
+    assert fedskip_data("import", "shakespeare", str(book)).startswith("shakespeare: 0 MB in ")
+    assert "shakespeare  ready, 0 MB" in fedskip_data("list")
+    shown = fedskip_data("show", "shakespeare")
+    for line in ("clients        2", "train samples  1,800", "test samples   42", "classes        80"):
+        assert line in shown
+    assert "900 to 900, median 900, std 0" in shown
+    assert (root.parent / "shakespeare-natural.svg").read_text().startswith("<?xml")
+
+
+def test_get(book, root, monkeypatch):
+    digest = "md5:" + hashlib.md5(book.read_bytes()).hexdigest()
+    entry = replace(store.ENTRIES["shakespeare"], source=cache.Source((book.as_uri(),), digest))
+    monkeypatch.setitem(store.ENTRIES, "shakespeare", entry)
+    assert "shakespeare: 0 MB in " in fedskip_data("get", "shakespeare")
+    assert sorted(path.name for path in root.iterdir()) == ["downloads", "shakespeare"]
+    assert not list((root / "downloads").iterdir())  # the entry has all that was in the file
+    book.unlink()
+    fedskip_data("get", "shakespeare")  # there already
+
+
+def test_get_without_network_says_what_to_do(monkeypatch, root):
+    entry = replace(store.ENTRIES["cifar10"], source=cache.Source(("http://127.0.0.1:9/c.tar.gz",)))
+    monkeypatch.setitem(store.ENTRIES, "cifar10", entry)
+    with pytest.raises(InputError, match=r"put it at .*c.tar.gz and run this again"):
+        fedskip_data("get", "cifar10")
+    with pytest.raises(
+        InputError, match=r"no official file.*`fedskip data import femnist PATH` with LEAF's json"
+    ):
+        fedskip_data("get", "femnist")
+    with pytest.raises(InputError, match="needs no files: it is generated"):
+        fedskip_data("get", "synthetic")
+    with pytest.raises(InputError, match=r"Did you mean 'cifar10'"):
+        fedskip_data("get", "cifar-10")
+    with pytest.raises(InputError, match=r"PATH does not exist.*Give cifar-10-python.tar.gz or the folder"):
+        fedskip_data("import", "cifar10", "nowhere")
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.npz"
+    np.savez(
+        path, x=np.zeros((200, 2)), y=np.arange(200) % 5, test_x=np.ones((9, 2)), test_y=np.zeros(9, int)
+    )
+    return str(path)
+
+
+def test_show_any_partition(own, tmp_path):
+    out = tmp_path / "map.png"
+    shown = fedskip_data("show", own, "--set", "partition=iid", "--set", "clients=4", "--out", str(out))
+    for line in ("clients        4", "train samples  200", "test samples   9", "50 to 50"):
+        assert line in shown
+    assert out.read_bytes().startswith(b"\x89PNG")
+    found = store.summarise(own, {"partition": {"kind": "shards", "classes_per_client": 1}, "clients": 5})
+    assert found.counts.sum(axis=1).tolist() == [40] * 5
+    assert (found.counts > 0).sum() == 5
+    other = [
+        store.summarise(own, {"clients": 2, "partition_seed": seed}).counts.tolist() for seed in (0, 0, 1)
+    ]
+    assert other[0] == other[1] != other[2]
+
+
+def test_show_bad_input(own, tmp_path):
+    with pytest.raises(InputError, match="rounds does not change the data"):
+        fedskip_data("show", own, "--set", "rounds=3")
+    with pytest.raises(InputError, match=r"--out must end in .svg, .png, .pdf"):
+        fedskip_data("show", own, "--set", "clients=2", "--out", "map.txt")
+    with pytest.raises(InputError, match=r"map.svg cannot be written"):
+        fedskip_data("show", own, "--set", "clients=2", "--out", str(tmp_path / "no/map.svg"))
+
+
+def test_class_counts_by_hand():
+    parts = Partition(np.array([0, 3, 1, 2, 4]), np.array([0, 2, 5]))
+    counts = heatmap.class_counts(parts, np.array([0, 2, 2, 1, 0], np.uint8), classes=4)
+    assert counts.tolist() == [[1, 1], [1, 0], [0, 2], [0, 0]]

@@ -1,0 +1,135 @@
+"""A user's own data from an .npz file, and the ways in which such a file can be wrong."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedskip.data import load
+from fedskip.data.partition import partition
+from fedskip.data.split import by_owner, evaluation_subset, pooled_test, within_owners
+from fedskip.errors import InputError
+
+X = np.random.default_rng(0).normal(size=(20, 3))
+Y = np.arange(20) % 4
+WITH_NAN = X + np.where(np.arange(20) == 7, np.nan, 0)[:, None]
+CLIENT = np.repeat(["ann", "bob"], [12, 8])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(**arrays):
+        np.savez(tmp_path / "own.npz", **{key: value for key, value in arrays.items() if value is not None})
+        return str(tmp_path / "own.npz")
+
+    return save
+
+
+def test_split_by_seed(saved):
+    data = load(saved(x=X, y=Y), test_fraction=0.25)
+    assert data.name == "own"
+    assert data.classes == 4
+    assert data.owner is None
+    train, test = data.split(0)
+    assert (len(train), len(test)) == (15, 5)
+    assert sorted([*train, *test]) == list(range(20))
+    assert data.split(1)[1].tolist() != test.tolist() == data.split(0)[1].tolist()
+    x, y = data.samples.take(torch.tensor([3]))
+    np.testing.assert_allclose(x[0], X[3], rtol=1e-6)
+    assert x.dtype == torch.float32
+    assert y.dtype == torch.int64
+    assert data.train_transform is None
+
+
+def test_split_inside_every_client(saved):
+    data = load(saved(x=X, y=Y, client=CLIENT), test_fraction=0.25)
+    train, test = data.split(0)
+    assert np.bincount(data.owner[train]).tolist() == [9, 6]
+    assert np.bincount(data.owner[test]).tolist() == [3, 2]
+    assert data.owner_names == ("ann", "bob")
+    clients = partition("natural", train, Y, clients=1, seed=0, owner=data.owner)
+    kept = pooled_test(data, test, clients)
+    assert set(data.owner[kept]) == set(data.owner[clients[0]])
+
+
+def test_own_test_set(saved):
+    data = load(saved(x=X, y=Y, client=CLIENT, test_x=X[:5] + 1, test_y=Y[:5]))
+    train, test = data.split(7)
+    assert train.tolist() == list(range(20))
+    assert test.tolist() == list(range(20, 25))
+    np.testing.assert_allclose(data.samples.take(torch.from_numpy(test))[0], X[:5] + 1, rtol=1e-6)
+    clients = partition("natural", train, data.samples.labels(), clients=1, seed=0, owner=data.owner)
+    assert pooled_test(data, test, clients).tolist() == test.tolist()  # it is everyone's
+
+
+def test_kinds_of_numbers(saved):
+    data = load(saved(x=np.full((4, 2, 2), 255, np.uint8), y=Y[:4]))
+    assert data.samples.x.dtype == torch.uint8
+    assert data.test_transform(data.samples.x).max() == data.train_transform(data.samples.x, None).max() == 1
+    assert load(saved(x=np.ones((4, 2), np.int32), y=Y[:4])).samples.x.dtype == torch.int64
+    regression = load(saved(x=X, y=X[:, :2]))
+    assert regression.classes is None
+    assert regression.samples.y.dtype == torch.float32
+    assert load(saved(x=X, y=Y), classes=10).classes == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": WITH_NAN}, r"own.npz: x must be finite, and sample 7 is not"),
+        ({"y": Y[:19]}, r"own.npz: y must have 20 entries, one per sample, got 19"),
+        ({"client": CLIENT[:3]}, r"own.npz: client must have 20 entries"),
+        ({"y": Y - 1}, r"own.npz: y must hold labels 0 to 2, got '-1 to 2'"),
+        ({"y": None}, r"lacks y"),
+        ({"test_x": X}, r"lacks test_y"),
+        ({"test_x": X[:, :2], "test_y": Y}, r"test_x must have samples of shape \(3,\), got \(2,\)"),
+        ({"test_x": X[:4], "test_y": Y[:3]}, r"test_y must have 4 entries"),
+        ({"clients": CLIENT}, r"an array is not known, got 'clients'\. Did you mean 'client'"),
+        ({"x": X[:0]}, r"x must hold at least one sample"),
+        ({"x": np.array(["a"] * 20)}, r"x must hold numbers"),
+        ({"x": np.array([{}] * 20)}, r"cannot be read as an .npz file"),
+    ],
+)
+def test_bad_files(saved, change, message):
+    with pytest.raises(InputError, match=message):
+        load(saved(**({"x": X, "y": Y} | change)))
+
+
+def test_bad_options(saved, tmp_path):
+    path = saved(x=X, y=Y)
+    with pytest.raises(InputError, match=r"y must hold labels 0 to 2, got '0 to 3'"):
+        load(path, classes=3)
+    with pytest.raises(InputError, match=r"data.test_fraction must lie between 0 and 1, got 1"):
+        load(path, test_fraction=1)
+    with pytest.raises(InputError, match=r"data.test_fracton is not an option of 'npz'.*Did you mean"):
+        load(path, test_fracton=0.1)
+    with pytest.raises(InputError, match=r"data.name is not a file"):
+        load(str(tmp_path / "other.npz"))
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(InputError, match=r"text.npz cannot be read as an .npz file"):
+        load(str(tmp_path / "text.npz"))
+
+
+def test_within_owners():
+    owner = np.array([2, 0, 2, 2, 0, 2, 2])
+    train, test = within_owners(owner, 0.6, seed=0)
+    assert np.bincount(owner[train], minlength=3).tolist() == [1, 0, 3]
+    assert sorted([*train, *test]) == list(range(7))
+    assert len({tuple(within_owners(owner, 0.6, seed)[0]) for seed in range(300)}) == 2 * 10  # all choices
+
+
+def test_evaluation_subset():
+    test = np.arange(100, 200)
+    chosen = evaluation_subset(test, 30)
+    assert len(set(chosen)) == 30
+    assert set(chosen) <= set(test)
+    assert chosen.tolist() == sorted(chosen) == evaluation_subset(test, 30).tolist()
+    assert evaluation_subset(test, None) is evaluation_subset(test, 100) is test
+
+
+def test_accuracy_by_owner():
+    correct, owner = np.array([1, 0, 1, 1, 0, 0]), np.array([4, 4, 4, 2, 2, 9])
+    owners, accuracy, samples = by_owner(correct, owner)
+    assert owners.tolist() == [2, 4, 9]
+    np.testing.assert_allclose(accuracy, [1 / 2, 2 / 3, 0])
+    assert samples.tolist() == [2, 3, 1]
+    assert np.average(accuracy, weights=samples) == correct.mean()
