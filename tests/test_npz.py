@@ -6,7 +6,7 @@ import torch
 
 from fedskip.data import load
 from fedskip.data.partition import partition
-from fedskip.data.split import by_owner, evaluation_subset, pooled_test, within_owners
+from fedskip.data.split import evaluation_subset, pooled_test, within_owners
 from fedskip.errors import InputError
 
 X = np.random.default_rng(0).normal(size=(20, 3))
@@ -49,6 +49,8 @@ def test_split_inside_every_client(saved):
     clients = partition("natural", train, Y, clients=1, seed=0, owner=data.owner)
     kept = pooled_test(data, test, clients)
     assert set(data.owner[kept]) == set(data.owner[clients[0]])
+    mixed = partition("iid", train, Y, clients=3, seed=0)
+    assert pooled_test(data, test, mixed).tolist() == test.tolist()  # both owners' samples are in it
 
 
 def test_own_test_set(saved):
@@ -124,12 +126,3 @@ def test_evaluation_subset():
     assert set(chosen) <= set(test)
     assert chosen.tolist() == sorted(chosen) == evaluation_subset(test, 30).tolist()
     assert evaluation_subset(test, None) is evaluation_subset(test, 100) is test
-
-
-def test_accuracy_by_owner():
-    correct, owner = np.array([1, 0, 1, 1, 0, 0]), np.array([4, 4, 4, 2, 2, 9])
-    owners, accuracy, samples = by_owner(correct, owner)
-    assert owners.tolist() == [2, 4, 9]
-    np.testing.assert_allclose(accuracy, [1 / 2, 2 / 3, 0])
-    assert samples.tolist() == [2, 3, 1]
-    assert np.average(accuracy, weights=samples) == correct.mean()

@@ -42,7 +42,13 @@ class Entry:
 
     def about(self, setting: str) -> Row:
         period = str(self.method.period)
-        return {"setting": setting, "run": self.name, "method": self.method.label, "period": period, "seed": self.seed}
+        return {
+            "setting": setting,
+            "run": self.name,
+            "method": self.method.label,
+            "period": period,
+            "seed": self.seed,
+        }
 
 
 @dataclass
@@ -61,7 +67,12 @@ class Batch:
         setting = self.prepared.setting
         self.name, self.rounds = setting.name, setting.rounds
         self.entries = [
-            Entry(f"{self.name}.{method.label.replace(' ', '')}.s{seed}", method, seed, self.prepared.run(method, seed))
+            Entry(
+                f"{self.name}.{method.label.replace(' ', '')}.s{seed}",
+                method,
+                seed,
+                self.prepared.run(method, seed),
+            )
             for method in setting.methods
             for seed in setting.seeds
         ]
@@ -132,7 +143,8 @@ class Batch:
             chosen = [i for i, (entry, _) in enumerate(pending) if self._division_seed(entry) == seed]
             for i, row in zip(chosen, self._rows([pending[i] for i in chosen]), strict=True):
                 rows[i] = row
-        self.record([row for i in range(len(pending)) if (row := self._note(*pending[i], rows[i])) is not None])
+        noted = [self._note(entry, outcome, rows[i]) for i, (entry, outcome) in enumerate(pending)]
+        self.record([row for row in noted if row is not None])
 
     def _rows(self, pending: list[tuple[Entry, Outcome]]) -> list[Row]:
         division = self.prepared.division(pending[0][0].seed)
@@ -208,7 +220,7 @@ class Batch:
         model = entry.last_model.reshape(-1, entry.last_model.shape[-1])
         scores = self.evaluator(model, test, groups=owner[test]).by_group
         assert scores is not None
-        return scores.mean(0)
+        return np.asarray(scores.mean(0))
 
     def _division_seed(self, entry: Entry) -> int:
         return partition_seed(self.prepared.setting, entry.seed)
@@ -221,7 +233,12 @@ class Batch:
     def save(self) -> Saved:
         """All runs, at the round they have all done."""
         tensors: dict[str, Tensor] = {}
-        notes: dict[str, Any] = {"round": self.round, "steps": self.steps, "seconds": self.elapsed(), "runs": {}}
+        notes: dict[str, Any] = {
+            "round": self.round,
+            "steps": self.steps,
+            "seconds": self.elapsed(),
+            "runs": {},
+        }
         for entry in self.entries:
             saved, about = ({}, {}) if entry.diverged else entry.run.save()
             for name in ("best_model", "last_model"):

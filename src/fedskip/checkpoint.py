@@ -21,7 +21,9 @@ from fedskip.files import write_bytes
 KEEP = 2
 
 
-def save_checkpoint(folder: Path, setting: str, round: int, tensors: dict[str, Tensor], notes: dict[str, Any]) -> Path:
+def save_checkpoint(
+    folder: Path, setting: str, round: int, tensors: dict[str, Tensor], notes: dict[str, Any]
+) -> Path:
     """Write the state of a batch after a round."""
     content = save(
         {name: t.detach().cpu().clone() for name, t in tensors.items()}, metadata={"notes": json.dumps(notes)}

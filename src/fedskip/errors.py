@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, Iterable
+from typing import Any
 
 
 class InputError(ValueError):

@@ -16,7 +16,7 @@ except ImportError:  # Windows
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write to a temporary name, to the disk, then rename: a kill at any instant leaves the old or the new."""
+    """Write to a temporary name, to the disk, then rename: a kill leaves the old file or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -57,7 +57,10 @@ def locked(folder: Path) -> Iterator[None]:
                 file.seek(0)
                 owner = file.read().strip() or "unknown"
                 raise InputError(
-                    "out", f"is in use by another process ({owner})", str(folder), "wait for it, or choose another --out"
+                    "out",
+                    f"is in use by another process ({owner})",
+                    str(folder),
+                    "wait for it, or choose another --out",
                 ) from None
         file.seek(0)
         file.truncate()

@@ -21,8 +21,8 @@ HISTORY = (
     "seconds", "x_broadcast_accuracy",
 )  # fmt: skip
 SUMMARY = (
-    "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final", "rounds",
-    "merges", "bytes_total", "diverged", "best_val",
+    "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final",
+    "rounds", "merges", "bytes_total", "diverged", "best_val",
 )  # fmt: skip
 TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 _WORDS = {"setting", "run", "method", "period"}
@@ -48,7 +48,9 @@ class Table(Sequence[Row]):
 
     def where(self, **values: Any) -> Table:
         """The rows that have these values."""
-        return Table(self.columns, (row for row in self.rows if all(row.get(k) == v for k, v in values.items())))
+        return Table(
+            self.columns, (row for row in self.rows if all(row.get(k) == v for k, v in values.items()))
+        )
 
     def pandas(self) -> Any:
         """A pandas DataFrame."""
@@ -110,7 +112,9 @@ def summarise(rows: Sequence[Row], about: Row, *, rounds: int) -> Row:
     """One run in numbers, from its rows of the history."""
     last = rows[-1] if rows else {}
     best = max(rows, key=lambda row: row["test_accuracy"], default={})
-    tail = [row["test_accuracy"] for row in rows if row["round"] > (1 - TAIL) * rounds] or [last.get("test_accuracy")]
+    tail = [row["test_accuracy"] for row in rows if row["round"] > (1 - TAIL) * rounds] or [
+        last.get("test_accuracy")
+    ]
     validated = [row for row in rows if row["val_accuracy"] is not None]
     chosen = max(validated, key=lambda row: row["val_accuracy"], default={})
     return about | {

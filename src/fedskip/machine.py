@@ -38,17 +38,20 @@ class Machine:
         device = resolve_device(spec.device)
         if device == "cpu" and spec.precision not in ("fp32", "fp64"):
             raise InputError("precision", "must be fp32 or fp64 on a CPU", spec.precision)
-        engine = spec.engine
+        engine: str = spec.engine
         if engine == "auto":
             engine = AUTO.get((model_name or "", device.split(":")[0]), "loop")
             if stacking_obstacles(model):
                 engine = "loop"
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         stacked = engine == "stacked"
-        name = torch.cuda.get_device_name(device) if device != "cpu" else torch.backends.cpu.get_cpu_capability()
+        name = (
+            torch.cuda.get_device_name(device) if device != "cpu" else torch.backends.cpu.get_cpu_capability()
+        )
         return cls(
             engine, device, name, stacked and spec.compile and has_compiler(),
-            threads=spec.threads or 1,  # small kernels lose more at the barriers between threads than they gain
+            # more threads than one lose more at the barriers between small kernels than they gain
+            threads=spec.threads or 1,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
             precision=spec.precision, deterministic=spec.deterministic,
         )  # fmt: skip
@@ -78,5 +81,3 @@ def versions() -> dict[str, str]:
         "fedskip": __version__, "torch": str(torch.__version__), "numpy": np.__version__,
         "python": platform.python_version(),
     }  # fmt: skip
-
-

@@ -63,5 +63,3 @@ def measure(field: str, chosen: str | Measure) -> Measure:
     if chosen not in known:
         raise unknown(field, chosen, known)
     return known[chosen]
-
-

@@ -1,4 +1,4 @@
-"""A setting made real: its data on the device, its partitions, its model, and one `Run` per method and seed."""
+"""A setting made real: data on the device, partitions, a model, and one `Run` per method and seed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def partition_seed(setting: Setting, seed: int) -> int:
     return seed if setting.partition_seed is None else setting.partition_seed
 
 
-def prepare(setting: Setting, device: torch.device, dtype: torch.dtype, saved: Path | None = None) -> Prepared:
+def prepare(
+    setting: Setting, device: torch.device, dtype: torch.dtype, saved: Path | None = None
+) -> Prepared:
     """Load, divide and build. Partitions found under `saved` are used, others are written there."""
     dataset = setting.data if isinstance(setting.data, Dataset) else load(**options(setting.data))
     setting = setting.filled(dataset.defaults)
@@ -135,7 +137,13 @@ def _partition(setting: Setting, dataset: Dataset, train: np.ndarray, seed: int)
     else:
         labels = dataset.samples.labels()
         clients = partition(
-            chosen.pop("kind"), train, labels, clients=setting.clients, seed=seed, owner=dataset.owner, **chosen
+            chosen.pop("kind"),
+            train,
+            labels,
+            clients=setting.clients,
+            seed=seed,
+            owner=dataset.owner,
+            **chosen,
         )
     return _large_enough(setting, clients)
 
@@ -144,14 +152,16 @@ def _large_enough(setting: Setting, clients: Partition) -> Partition:
     """Refuse or drop clients that cannot fill a batch, and cohorts larger than what is left."""
     local, sizes = setting.local, clients.sizes
     if (sizes == 0).any():
-        raise InputError("partition", "leaves a client empty", int(np.flatnonzero(sizes == 0)[0]), "use fewer clients")
+        raise InputError(
+            "partition", "leaves a client empty", int(np.flatnonzero(sizes == 0)[0]), "use fewer clients"
+        )
     small = np.array([steps_of(int(n), local) == 0 for n in sizes])
     if small.any() and local.small_clients == "drop":
         clients = clients.select(~small)
     elif small.any():
         client = int(np.flatnonzero(small)[0])
         raise InputError(
-            "local.batch", f"must not exceed a client's samples; client {client} has {sizes[client]}", local.batch,
+            "local.batch", f"must fit every client; client {client} has {sizes[client]} samples", local.batch,
             f"{small.sum()} of {len(sizes)} clients are too small: set local.small_clients to drop or short, "
             "or a smaller local.batch",
         )  # fmt: skip
@@ -195,5 +205,8 @@ def check_finite(dataset: Dataset) -> None:
         if isinstance(array, Tensor) and array.is_floating_point() and not bool(torch.isfinite(array).all()):
             bad = int((~torch.isfinite(array)).reshape(len(array), -1).any(1).nonzero()[0])
             raise InputError(
-                f"data.{name}", f"must be finite; sample {bad} of {dataset.name!r} is not", ..., "remove or fill it"
+                f"data.{name}",
+                f"must be finite; sample {bad} of {dataset.name!r} is not",
+                ...,
+                "remove or fill it",
             )

@@ -38,7 +38,7 @@ class Layout:
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
         named = list(module.named_parameters())
-        tensors = [(name, p) for name, p in named if p.requires_grad]
+        tensors: list[tuple[str, Tensor]] = [(name, p) for name, p in named if p.requires_grad]
         trainable = sum(p.numel() for _, p in tensors)
         tensors += [(name, p) for name, p in named if not p.requires_grad]
         tensors += [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
@@ -60,9 +60,7 @@ class Layout:
         """
         lead, width = rows.shape[:-1], rows.shape[-1]
         return {
-            e.name: rows[..., e.start - start : e.stop - start].unflatten(-1, e.shape or (1,)).reshape(
-                lead + e.shape
-            )
+            e.name: rows[..., e.start - start : e.stop - start].view(lead + e.shape)
             for e in self.entries
             if e.start >= start and e.stop <= start + width
         }

@@ -1,8 +1,8 @@
 """Many runs side by side: trains, evaluates, records and checkpoints. The only place with side effects.
 
-    study = fedskip.Study(data="synthetic", methods=[FedAvg(), FedAvg(period=5)], rounds=200, seeds=3)
-    results = study.run()
-    results.summary
+study = fedskip.Study(data="synthetic", methods=[FedAvg(), FedAvg(period=5)], rounds=200, seeds=3)
+results = study.run()
+results.summary
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Study:
             `Dataset`, `model` an nn.Module or what makes one, `loss` and `metric` functions.
     """
 
-    def __init__(self, out: str | os.PathLike[str] | None = None, *, spec: StudySpec | None = None, **keys: Any) -> None:
+    def __init__(
+        self, out: str | os.PathLike[str] | None = None, *, spec: StudySpec | None = None, **keys: Any
+    ) -> None:
         self.spec = config.build(config.Tree(keys)) if spec is None else spec
         self.out = next_folder(self.spec.name) if out is None else Path(out)
 
@@ -68,7 +70,9 @@ class Study:
         """The study whose folder this is."""
         file = Path(out) / "study.yaml"
         if not file.exists():
-            raise InputError("out", "holds no study: there is no study.yaml", str(out), "start one with `fedskip run`")
+            raise InputError(
+                "out", "holds no study: there is no study.yaml", str(out), "start one with `fedskip run`"
+            )
         return cls(out, spec=config.build(config.load_yaml(file)))
 
     def run(self, progress: Progress | None = None) -> Results:
@@ -78,9 +82,15 @@ class Study:
             file = self.out / "study.yaml"
             if file.exists():
                 same = _spec_text(file) == config.dump(self.spec)
-                state = "finished" if (self.out / "summary.csv").exists() and self._is_finished() else "unfinished"
+                state = (
+                    "finished"
+                    if (self.out / "summary.csv").exists() and self._is_finished()
+                    else "unfinished"
+                )
                 what = f"holds this study already, {state}" if same else "holds another study"
-                fix = f"continue it with `fedskip resume {self.out}`" if same and state == "unfinished" else ""
+                fix = (
+                    f"continue it with `fedskip resume {self.out}`" if same and state == "unfinished" else ""
+                )
                 raise InputError("out", what, str(self.out), fix or "choose another --out")
             self._write_study({})
             return self._play(progress or Silent())
@@ -92,7 +102,7 @@ class Study:
 
         Args:
             rounds: go on for more rounds than the study was made for.
-            anyway: go on although the machine or a library has changed; results may differ in their last bits.
+            anyway: go on although the machine or a library has changed; bits may differ.
         """
         with locked(self.out):
             if rounds is not None:
@@ -104,7 +114,9 @@ class Study:
 
     def results(self) -> Results:
         """What the folder holds."""
-        return Results(self.out, HistoryFile(self.out / "history.csv").table, Table.read(self.out / "summary.csv"))
+        return Results(
+            self.out, HistoryFile(self.out / "history.csv").table, Table.read(self.out / "summary.csv")
+        )
 
     # --- the work ------------------------------------------------------------------------------------
 
@@ -138,7 +150,12 @@ class Study:
         return Results(self.out, history.table, table)
 
     def _batch(
-        self, prepared: Prepared, history: HistoryFile, progress: Progress, record: dict[str, Any], anyway: bool
+        self,
+        prepared: Prepared,
+        history: HistoryFile,
+        progress: Progress,
+        record: dict[str, Any],
+        anyway: bool,
     ) -> Batch:
         """The runs of a setting, where they were left."""
         setting = prepared.setting
@@ -157,7 +174,11 @@ class Study:
             record["versions"] = versions()
             self._write_study(record)
         elif not anyway:
-            compare({"versions": record["versions"], **known[setting.name]}, {"versions": versions(), **facts}, self.out)
+            compare(
+                {"versions": record["versions"], **known[setting.name]},
+                {"versions": versions(), **facts},
+                self.out,
+            )
         saved = found(self.out / "checkpoints", setting.name)
         round = 0
         if saved:
@@ -180,9 +201,7 @@ class Study:
 
     def _summary(self, batch: Batch, history: HistoryFile) -> list[Row]:
         return [
-            summarise(
-                list(history.table.where(run=entry.name)), entry.about(batch.name), rounds=batch.rounds
-            )
+            summarise(list(history.table.where(run=entry.name)), entry.about(batch.name), rounds=batch.rounds)
             | {"final": entry.final, "diverged": entry.diverged}
             for entry in batch.entries
         ]
@@ -234,7 +253,9 @@ class Study:
             if rounds < setting.rounds:
                 raise InputError("--rounds", f"must be >= {setting.rounds}, what the study has", rounds)
             if Decay.parse(setting.local.decay if setting.local else "constant").kind == "cosine":
-                raise InputError("--rounds", "cannot change under a cosine decay, which depends on it", rounds)
+                raise InputError(
+                    "--rounds", "cannot change under a cosine decay, which depends on it", rounds
+                )
             settings.append(dataclasses.replace(setting, rounds=rounds))
         self.spec = dataclasses.replace(self.spec, settings=tuple(settings))
         self._write_study(_record(self.out / "study.yaml"))

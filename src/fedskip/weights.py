@@ -37,7 +37,9 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
     except (SafetensorError, RuntimeError, EOFError, ValueError, OSError) as error:
         raise InputError("weights", f"cannot be read ({error})", str(path)) from None
     except Exception as error:  # torch.load raises pickle errors of its own
-        raise InputError("weights", f"hold more than tensors ({error})", str(path), "save a state_dict") from None
+        raise InputError(
+            "weights", f"hold more than tensors ({error})", str(path), "save a state_dict"
+        ) from None
     if not isinstance(loaded, dict) or not all(isinstance(t, Tensor) for t in loaded.values()):
         raise InputError("weights", "must be a state_dict of tensors", str(path))
     return loaded, {}
@@ -52,5 +54,7 @@ def read_weights(path: str | os.PathLike[str], module: nn.Module) -> None:
     wrong = sorted(name for name in own if name in state and state[name].shape != own[name].shape)
     for names, what in ((missing, "lacks"), (extra, "has an unknown"), (wrong, "has another shape for")):
         if names:
-            raise InputError("init", f"{what} {names[0]!r} ({len(names)} in all)", str(path), "use this model's weights")
+            raise InputError(
+                "init", f"{what} {names[0]!r} ({len(names)} in all)", str(path), "use this model's weights"
+            )
     module.load_state_dict(state, strict=False)

@@ -1,4 +1,4 @@
-"""Which samples train, which test, and how the accuracy on a pooled test set is told apart by client."""
+"""Which samples train, which test, and which of those are looked at while training."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ def within_owners(owner: np.ndarray, train_fraction: float, seed: int) -> Split:
 
 
 def pooled_test(dataset: Dataset, test: np.ndarray, partition: Partition) -> np.ndarray:
-    """The test samples of a natural partition: those of the owners that are its clients.
+    """The test samples of those owners whose training samples the partition has dealt.
 
     A sample without an owner (-1: the test arrays of a user's own file) belongs to everyone.
     """
     if dataset.owner is None:
         return test
-    clients = dataset.owner[partition.indices[partition.offsets[:-1]]]
-    return test[np.isin(dataset.owner[test], [-1, *clients])]
+    present = np.zeros(dataset.owner.max() + 2, bool)  # one more, at -1
+    present[dataset.owner[partition.indices]] = True
+    present[-1] = True
+    kept: np.ndarray = test[present[dataset.owner[test]]]
+    return kept
 
 
 def evaluation_subset(test: np.ndarray, samples: int | None) -> np.ndarray:
@@ -42,15 +45,3 @@ def evaluation_subset(test: np.ndarray, samples: int | None) -> np.ndarray:
         return test
     chosen = rng.stream("evaluation", samples, len(test)).choice(len(test), samples, replace=False)
     return test[np.sort(chosen)]
-
-
-def by_owner(correct: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Owners, their accuracies and their numbers of samples, from what was right (t,) and whose it was (t,).
-
-    The worst client is the lowest accuracy; their mean weighted by the numbers is the pooled accuracy.
-
-    >>> by_owner(np.array([1, 0, 1, 1]), np.array([7, 7, 7, 3]))[1].round(2).tolist()
-    [1.0, 0.67]
-    """
-    owners, member, samples = np.unique(owner, return_inverse=True, return_counts=True)
-    return owners, np.bincount(member, weights=correct) / samples, samples

@@ -106,7 +106,6 @@ def summarise(name: str, settings: Mapping[str, Any] | None = None) -> Summary:
     train, test = data.split(seed)
     labels = data.samples.labels()
     parts = partition(kind, train, labels, clients=clients, seed=seed, owner=data.owner, **options)
-    if kind == "natural":
-        test = pooled_test(data, test, parts)
+    test = pooled_test(data, test, parts)
     counts = class_counts(parts, labels, data.classes) if data.classes else None
     return Summary(data.name, kind, data.classes, len(test), parts.sizes, counts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,4 +53,4 @@ def _stretches(run: Run, task: Task) -> list[np.ndarray]:
     if run.server.method.sync == "round":
         return steps
     meetings = [0, *(t for t in range(1, PLANNED) if run.server.period.merges(t)), PLANNED]
-    return [np.sum(steps[a:b], axis=0) for a, b in zip(meetings, meetings[1:], strict=False)]
+    return [np.sum(steps[a:b], axis=0) for a, b in pairwise(meetings)]

@@ -7,6 +7,7 @@ ends, so what happens between two visits is none of its business.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedskip.spec import Local
 from fedskip.data.base import Samples, TestTransform, TrainTransform
 from fedskip.errors import InputError
 from fedskip.methods.base import Terms
 from fedskip.rng import stream
 from fedskip.schedule import Decay
+from fedskip.spec import Local
 from fedskip.stack import Layout
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> one number per sample, (B,)
@@ -41,6 +42,10 @@ class Task:
     local: Local
     train_transform: TrainTransform | None = None
     test_transform: TestTransform | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
 
     @property
     def short_batches(self) -> bool:
@@ -133,7 +138,7 @@ def momentum_sum(eta: np.ndarray, rho: float) -> float:
 
 
 def contrast_loss(z: Tensor, received: Tensor, previous: Tensor, temperature: Tensor | float) -> Tensor:
-    """MOON's loss of each sample, (B,): -log softmax of (cos(z, received), cos(z, previous)) / T at the first."""
+    """MOON's loss of each sample, (B,): -log softmax of (cos(z, received), cos(z, previous)) / T, at 0."""
     near = F.cosine_similarity(z, received, dim=-1)
     far = F.cosine_similarity(z, previous, dim=-1)
     return F.softplus((far - near) / temperature)
@@ -151,7 +156,7 @@ def per_sample(losses: Tensor, batch: int, field: str = "loss") -> Tensor:
     return losses
 
 
-def features(module: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+def features_of(module: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """`module.features`, which gives (output, z) in one pass."""
     found = getattr(module, "features", None)
     if not callable(found):
@@ -161,7 +166,20 @@ def features(module: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
             type(module).__name__,
             "add it, with z the representation to contrast (B, d)",
         )
-    return found
+    features: Callable[[Tensor], tuple[Tensor, Tensor]] = found
+    return features
+
+
+def draws(task: Task) -> bool:
+    """Whether the module, in training, draws from torch's own generator rather than from its key."""
+    module = copy.deepcopy(task.module).cpu().train()
+    inputs, _ = task.samples.take(torch.arange(min(2, len(task.samples)), device=task.device))
+    if task.train_transform is not None:
+        inputs = task.train_transform(inputs, torch.arange(len(inputs), device=task.device))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        module(inputs.cpu())
+        return not torch.equal(before, torch.get_rng_state())
 
 
 @contextmanager

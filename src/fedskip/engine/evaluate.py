@@ -75,7 +75,10 @@ class Evaluator:
                 inputs, targets = self._inputs(part)
                 return self._measure(self._loaded(models, m)(inputs), targets)
 
-        with torch_threads(1), ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with (
+            torch_threads(1),
+            ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        ):
             scored = list((pool.map if self.workers > 1 else map)(score, jobs))
         metric, loss = torch.cat([m for m, _ in scored]), torch.cat([loss for _, loss in scored])
         return metric.view(len(models), -1), loss.view(len(models), -1)

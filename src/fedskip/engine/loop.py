@@ -10,143 +10,151 @@ import copy
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
-from fedskip.engine.base import Route, Task, Trained, Visits, Work, contrast_loss, features, per_sample, torch_threads
-from fedskip.methods.base import Terms
+from fedskip.engine.base import (
+    Route,
+    Task,
+    Trained,
+    Visits,
+    Work,
+    contrast_loss,
+    draws,
+    features_of,
+    per_sample,
+    torch_threads,
+)
+from fedskip.methods.base import Contrast, Terms
 from fedskip.models.dropout import words
-from fedskip.rng import fold, mix
+from fedskip.rng import fold, mix, torch_scope
 
 
 class Loop:
     """Trains visits one by one."""
 
     def __init__(self, task: Task, workers: int = 1) -> None:
-        self.task, self.workers = task, workers
-        self._own = threading.local()  # each worker has its own modules
+        self.task = task
+        self.draws = draws(task)  # a module that draws from torch's one generator cannot share it
+        self.workers = 1 if self.draws else workers
+        self._own = threading.local()
 
     def run(self, work: Work) -> None:
-        with torch_threads(1), ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with torch_threads(1), ThreadPoolExecutor(self.workers, "visit", torch.set_num_threads, (1,)) as pool:
             spread = pool.map if self.workers > 1 else map
             while ready := work.ready():
                 jobs = [(visits, k) for visits in ready for k in range(len(visits.routes))]
-                results = iter(list(spread(lambda job: self._visit(*job), jobs)))
+                trained = iter(list(spread(self._visit, jobs)))
                 for visits in ready:
-                    y, loss = zip(*(next(results) for _ in visits.routes), strict=True)
+                    y, loss = zip(*(next(trained) for _ in visits.routes), strict=True)
                     work.done(visits, list(range(len(y))), Trained(torch.stack(y), torch.stack(loss)))
 
-    def _visit(self, visits: Visits, k: int) -> tuple[Tensor, Tensor]:
-        """Train slot k: x -> y, and the sum of its batch losses."""
-        x, terms, route, local = visits.x[k], row(visits.terms, k), visits.routes[k], self.task.local
-        trainer = self._trainer()
-        module, layout = trainer.module, self.task.layout
-        layout.load(module, x)
-        if terms.contrast is not None:
-            layout.load(trainer.received, x)
-            layout.load(trainer.previous, terms.contrast.previous)
-        parameters = [p for p in module.parameters() if p.requires_grad]
-        bends = trainer.bends(terms)
-        optimiser = torch.optim.SGD(
-            parameters, lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
-        )
-        total = x.new_zeros(())
-        for step, (inputs, targets) in enumerate(self._batches(route, x.device)):
-            trainer.set_words(route.key, step)
-            optimiser.param_groups[0]["lr"] = route.eta[step]
-            optimiser.zero_grad()
-            loss, objective = trainer.losses(inputs, targets, terms)
-            objective.backward()
-            if local.clip is not None:
-                torch.nn.utils.clip_grad_norm_(parameters, local.clip)
-            for p, mu, anchor, linear in bends:
-                assert p.grad is not None
-                if mu is not None:
-                    p.grad.add_(mu * (p.detach() - anchor))
-                if linear is not None:
-                    p.grad.add_(linear)
-            optimiser.step()
-            total += loss.detach()
-        return layout.pack(module), total
-
-    def _batches(self, route: Route, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        task = self.task
-        batches = torch.from_numpy(route.batches).to(device)
-        word = fold(torch.tensor(route.key, device=device))
-        for step, index in enumerate(batches):
-            if task.short_batches:
-                index = index[index >= 0]
-            inputs, targets = task.samples.take(index)
-            if task.train_transform is not None:
-                place = torch.arange(len(index), device=device)
-                inputs = task.train_transform(inputs, mix(mix(word, step), place))
-            yield inputs, targets
-
-    def _trainer(self) -> _Trainer:
-        if not hasattr(self._own, "trainer"):
-            self._own.trainer = _Trainer(self.task)
-        trainer: _Trainer = self._own.trainer
-        return trainer
+    def _visit(self, job: tuple[Visits, int]) -> tuple[Tensor, Tensor]:
+        visits, k = job
+        if not hasattr(self._own, "trainer"):  # each worker has its own modules
+            self._own.trainer = Trainer(self.task)
+        route = visits.routes[k]
+        with torch_scope(route.key, "module") if self.draws else nullcontext():
+            y, loss = self._own.trainer.visit(visits.x[k], row(visits.terms, k), route)
+        return y, loss
 
 
-class _Trainer:
-    """A worker's own modules: the one in training, and MOON's two frozen ones, made when first needed."""
+class Trainer:
+    """Trains one visit at a time, in a module of its own."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.module = copy.deepcopy(task.module).train()
+        self.parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.words = [self.module.get_buffer(name) for name in words(self.module)]
-        self._frozen: dict[str, nn.Module] = {}
+        self.received = self.previous = self.module  # MOON's frozen models, made when first needed
 
-    @property
-    def received(self) -> nn.Module:
-        return self._eval("received")
+    def visit(self, x: Tensor, terms: Terms, route: Route) -> tuple[Tensor, Tensor]:
+        """Train from x: gives y (P,) and the sum of the batch losses."""
+        layout, local = self.task.layout, self.task.local
+        layout.load(self.module, x)
+        if terms.contrast is not None:
+            self._freeze(x, terms.contrast)
+        optimiser = torch.optim.SGD(
+            self.parameters.values(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
+        )
+        total = x.new_zeros(())
+        for eta, (inputs, targets) in zip(route.eta, self._batches(route, x.device), strict=True):
+            optimiser.param_groups[0]["lr"] = eta
+            optimiser.zero_grad()
+            loss, objective = self._losses(inputs, targets, terms)
+            objective.backward()
+            gradients = self._gradients()
+            if local.clip is not None:
+                clip_grad_norm_(self.parameters.values(), local.clip)
+            self._bend(gradients, terms)
+            optimiser.step()
+            total += loss.detach()
+        return layout.pack(self.module), total
 
-    @property
-    def previous(self) -> nn.Module:
-        return self._eval("previous")
+    def _batches(self, route: Route, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        task, key = self.task, fold(torch.tensor(route.key, device=device))
+        for step, index in enumerate(torch.from_numpy(route.batches).to(device)):
+            if task.short_batches:
+                index = index[index >= 0]
+            inputs, targets = task.samples.take(index)
+            if self.words or task.train_transform is not None:
+                word = mix(key, step)
+                for buffer in self.words:
+                    buffer.copy_(word)
+                if task.train_transform is not None:
+                    inputs = task.train_transform(inputs, mix(word, torch.arange(len(index), device=device)))
+            yield inputs, targets
 
-    def _eval(self, name: str) -> nn.Module:
-        if name not in self._frozen:
-            self._frozen[name] = copy.deepcopy(self.task.module).eval().requires_grad_(False)
-        return self._frozen[name]
-
-    def set_words(self, key: int, step: int) -> None:
-        for word in self.words:
-            word.copy_(mix(fold(torch.tensor(key)), step))
-
-    def losses(self, inputs: Tensor, targets: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-        """The mean loss of a batch, and what is differentiated: the same plus the method's own loss."""
+    def _losses(self, inputs: Tensor, targets: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+        """The mean loss of a batch, and what is differentiated: that plus the method's own part."""
         if terms.objective is not None:
             objective = terms.objective(self.module, inputs, targets, self.task.loss)
             return objective, objective
         if terms.contrast is None:
             loss = per_sample(self.task.loss(self.module(inputs), targets), len(inputs)).mean()
             return loss, loss
-        output, z = features(self.module)(inputs)
+        output, z = features_of(self.module)(inputs)
         loss = per_sample(self.task.loss(output, targets), len(inputs)).mean()
         with torch.no_grad():
-            z_received, z_previous = features(self.received)(inputs)[1], features(self.previous)(inputs)[1]
+            z_received = features_of(self.received)(inputs)[1]
+            z_previous = features_of(self.previous)(inputs)[1]
         apart = contrast_loss(z, z_received, z_previous, terms.contrast.temperature).mean()
         return loss, loss + terms.contrast.weight[0] * apart
 
-    def bends(self, terms: Terms) -> list[tuple[nn.Parameter, Tensor | None, Tensor | None, Tensor | None]]:
-        """Each trainable parameter with its mu, anchor and linear term."""
-        if terms.mu is None and terms.linear is None:
-            return []
-        views = self.task.layout.views
-        anchor = {} if terms.anchor is None else views(terms.anchor)
-        linear = {} if terms.linear is None else views(terms.linear)
-        mu = None if terms.mu is None else terms.mu[0]
-        named = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
-        return [(p, mu, anchor.get(name), linear.get(name)) for name, p in named]
+    def _gradients(self) -> dict[str, Tensor]:
+        """The gradient of every trainable tensor; zero, not absent, where the loss does not use it."""
+        for p in self.parameters.values():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+
+    def _bend(self, gradients: dict[str, Tensor], terms: Terms) -> None:
+        """Add mu (y - anchor) + linear to the gradient."""
+        if terms.mu is not None and terms.anchor is not None:
+            for name, anchor in self.task.layout.views(terms.anchor).items():
+                gradients[name].add_(terms.mu * (self.parameters[name].detach() - anchor))
+        if terms.linear is not None:
+            for name, linear in self.task.layout.views(terms.linear).items():
+                gradients[name].add_(linear)
+
+    def _freeze(self, x: Tensor, contrast: Contrast) -> None:
+        if self.received is self.module:
+            self.received, self.previous = (self._frozen() for _ in range(2))
+        self.task.layout.load(self.received, x)
+        self.task.layout.load(self.previous, contrast.previous)
+
+    def _frozen(self) -> nn.Module:
+        return copy.deepcopy(self.task.module).eval().requires_grad_(False)
 
 
 def row(terms: Terms, k: int) -> Terms:
     """The terms of one visit."""
-    pick = {name: None if (t := getattr(terms, name)) is None else t[k] for name in ("mu", "anchor", "linear")}
+    mu, anchor, linear = (None if t is None else t[k] for t in (terms.mu, terms.anchor, terms.linear))
     contrast = terms.contrast
     if contrast is not None:
-        contrast = type(contrast)(contrast.weight[k], contrast.temperature, contrast.previous[k])
-    return Terms(**pick, contrast=contrast, objective=terms.objective)
+        contrast = Contrast(contrast.weight[k], contrast.temperature, contrast.previous[k])
+    return Terms(mu, anchor, linear, contrast, terms.objective)

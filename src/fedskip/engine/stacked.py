@@ -16,9 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fedskip.engine.base import Task, Trained, Visits, Work, torch_threads
+from fedskip.engine.base import Task, Trained, Visits, Work, draws, torch_threads
 from fedskip.engine.step import Rows, StackedStep, Uses, has_compiler
 from fedskip.errors import InputError
 from fedskip.models import stacking_obstacles
@@ -26,6 +25,7 @@ from fedskip.rng import fold
 
 log = logging.getLogger(__name__)
 
+PLAIN = Uses()
 BLOCK = 256  # steps whose indices are sent to the device together
 
 
@@ -55,14 +55,20 @@ class Stacked:
         sizes: Sequence[int],
         contrast_sizes: Sequence[int] = (),
         *,
-        uses: Uses = Uses(),
+        uses: Uses = PLAIN,
         compile: bool = True,
         threads: int = 1,
     ) -> None:
         obstacle = stacking_obstacles(task.module)
+        if obstacle is None and draws(task):
+            obstacle = "it draws from torch's global generator; use engine=loop"
         if obstacle:
-            raise InputError("engine", "cannot be 'stacked' for this model", type(task.module).__name__, obstacle)
-        if task.short_batches and any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in task.module.modules()):
+            raise InputError(
+                "engine", "cannot be 'stacked' for this model", type(task.module).__name__, obstacle
+            )
+        if task.short_batches and any(
+            isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in task.module.modules()
+        ):
             raise InputError(
                 "engine", "cannot be 'stacked' for BatchNorm with short batches", task.local.last_batch,
                 "use engine=loop, or local.last_batch=drop and local.small_clients=drop",
@@ -80,7 +86,12 @@ class Stacked:
             while True:
                 for visits in work.ready():
                     if visits.terms.objective is not None:
-                        raise InputError("engine", "cannot be 'stacked' for a method with its own objective", ..., "use engine=loop")
+                        raise InputError(
+                            "engine",
+                            "cannot be 'stacked' for a method with its own objective",
+                            ...,
+                            "use engine=loop",
+                        )
                     (self.plain if visits.terms.contrast is None else self.contrast).join(visits)
                 busy = [table for table in tables if table.busy()]
                 if not busy:
@@ -129,7 +140,9 @@ class Table:
         index = torch.tensor(ended, device=self.rows["y"].device)
         y, loss = self.rows["y"].index_select(0, index), self.rows["loss"].index_select(0, index)[:, 0]
         self.rows["active"] = self.rows["active"].index_fill(0, index, False)
-        parties: dict[Visits, list[int]] = {}  # seats keep the order of joining, so a party's rows are in order
+        parties: dict[
+            Visits, list[int]
+        ] = {}  # seats keep the order of joining, so a party's rows are in order
         for j, i in enumerate(ended):
             seat = self.seats[i]
             assert seat is not None
@@ -156,7 +169,9 @@ class Table:
         self.seats = [*seats, *[None] * empty]
         self.waiting = []
         if empty:
-            blocks.append({name: rows.new_zeros((empty, *rows.shape[1:])) for name, rows in blocks[0].items()})
+            blocks.append(
+                {name: rows.new_zeros((empty, *rows.shape[1:])) for name, rows in blocks[0].items()}
+            )
         self.rows = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
 
     def _size(self, rows: int) -> int:

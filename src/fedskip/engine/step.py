@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedskip.engine.base import Task, contrast_loss, features, per_sample
+from fedskip.engine.base import Task, contrast_loss, features_of, per_sample
 from fedskip.models.dropout import words
 from fedskip.rng import mix
 
@@ -113,37 +114,40 @@ class StackedStep:
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """The gradient of every trainable tensor, the losses (n,), and the buffers afterwards."""
         layout, d = self.task.layout, self.task.layout.trainable
-        z_received, z_previous, weight, temperature = (None,) * 4
+        contrast: dict[str, Tensor] = {}
         if self.uses.contrast:
-            z_received, z_previous = self.represent(rows["received"], inputs), self.represent(rows["previous"], inputs)
-            weight, temperature = rows["weight"][:, 0], rows["temperature"][:, 0]
+            contrast = {name: self.represent(rows[name], inputs) for name in ("received", "previous")}
+            contrast |= {name: rows[name][:, 0] for name in ("weight", "temperature")}
 
         def objective(
-            trainable: dict[str, Tensor], rest: Tensor, x: Tensor, t: Tensor, here: Tensor, word: Tensor,
-            z_r: Tensor, z_p: Tensor, weight: Tensor, temperature: Tensor,
-        ) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+            trainable: dict[str, Tensor],
+            rest: Tensor,
+            x: Tensor,
+            t: Tensor,
+            here: Tensor,
+            word: Tensor,
+            contrast: dict[str, Tensor],
+        ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             # BatchNorm writes its statistics in place; into a view of many rows it would write to nowhere
             buffers = {name: view.clone() for name, view in layout.views(rest, start=d).items()}
             state = {**trainable, **buffers, **dict.fromkeys(self.words, word)}
-            output, z = _call(self.model, state, x, self.uses.contrast)
-            losses = per_sample(self.task.loss(output, t), len(x))
-            loss = self.mean(losses, here)
-            total = loss
+            output, z = _call(self.model, state, x, with_z=bool(contrast))
+            loss = total = self.mean(per_sample(self.task.loss(output, t), len(x)), here)
             if z is not None:
-                total = loss + weight * self.mean(contrast_loss(z, z_r, z_p, temperature), here)
+                apart = contrast_loss(z, contrast["received"], contrast["previous"], contrast["temperature"])
+                total = loss + contrast["weight"] * self.mean(apart, here)
             return total, (loss, torch.cat([rest[:0], *(b.reshape(-1) for b in buffers.values())]))
 
-        optional = tuple(0 if self.uses.contrast else None for _ in range(4))
-        gradients, (_, (loss, rest)) = vmap(
-            grad_and_value(objective, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, *optional)
-        )(layout.views(w), rest, inputs, targets, here, word, z_received, z_previous, weight, temperature)
+        gradients, (_, (loss, rest)) = vmap(grad_and_value(objective, has_aux=True))(
+            layout.views(w), rest, inputs, targets, here, word, contrast
+        )
         return list(gradients.values()), loss, rest
 
     def represent(self, models: Tensor, inputs: Tensor) -> Tensor:
         """z of frozen models (n, P) in eval mode, (n, B, d)."""
 
         def z(model: Tensor, x: Tensor) -> Tensor:
-            represented = _call(self.frozen, self.task.layout.views(model), x, True)[1]
+            represented = _call(self.frozen, self.task.layout.views(model), x, with_z=True)[1]
             assert represented is not None
             return represented
 
@@ -164,11 +168,13 @@ class _WithFeatures(nn.Module):
         self.inner = inner
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = features(self.inner)(x)
+        found: tuple[Tensor, Tensor] = features_of(self.inner)(x)
         return found
 
 
-def _call(module: nn.Module, state: dict[str, Tensor], x: Tensor, with_z: bool) -> tuple[Tensor, Tensor | None]:
+def _call(
+    module: nn.Module, state: dict[str, Tensor], x: Tensor, with_z: bool
+) -> tuple[Tensor, Tensor | None]:
     if not with_z:
         return functional_call(module, state, (x,)), None
     output, z = functional_call(_WithFeatures(module), {f"inner.{k}": v for k, v in state.items()}, (x,))
@@ -178,10 +184,11 @@ def _call(module: nn.Module, state: dict[str, Tensor], x: Tensor, with_z: bool) 
 def stackable(template: nn.Module) -> nn.Module:
     """A copy that vmap can take: unrolled where it must be, BatchNorm without its integer counter."""
     module = copy.deepcopy(template)
-    if hasattr(module, "stackable"):
-        module = module.stackable()
+    unrolled = getattr(module, "stackable", None)
+    if callable(unrolled):
+        module = unrolled()
     for part in module.modules():
-        if getattr(part, "num_batches_tracked", None) is not None:
+        if isinstance(part, _BatchNorm):
             part.num_batches_tracked = None
     return module
 

@@ -20,12 +20,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedskip.errors import InputError
+from fedskip.fields import fit_all
 from fedskip.schedule import Period
 
 State = dict[str, Tensor]
@@ -92,9 +94,10 @@ class Method:
     period: int | str = 1
 
     title: ClassVar[str]
-    remembers: ClassVar[Mapping[str, Literal["trainable", "model"]]] = {}
+    remembers: ClassVar[Mapping[str, Literal["trainable", "model"]]] = MappingProxyType({})
 
     def __post_init__(self) -> None:
+        fit_all(self)
         Period.parse(self.period)  # a bad rule is refused here, where it was written
 
     # --- on the client -----------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+"""FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
+AISTATS 2017.
 
     x <- sum_k p_k w_k
 

@@ -1,4 +1,4 @@
-"""FedDyn: Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021 (the official code's form).
+"""FedDyn: Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021; its code's form.
 
     min_y  F_i(y) + (alpha_i/2) |y - x|^2 + alpha_i <h_i, y>        alpha_i = alpha / omega_i
     h_i <- h_i + (y - x)
@@ -10,6 +10,7 @@ The mean over slots is uniform. The server keeps only the running sum of the h_i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -23,7 +24,7 @@ class FedDyn(Method):
     alpha: float = 0.001
 
     title = "FedDyn"
-    remembers = {"h": TRAINABLE}
+    remembers = MappingProxyType({"h": TRAINABLE})
 
     def __post_init__(self) -> None:
         super().__post_init__()

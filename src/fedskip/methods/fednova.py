@@ -1,4 +1,5 @@
-"""FedNova: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
+"""FedNova: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated
+Optimization, NeurIPS 2020.
 
     d_k = (x - w_k) / A_k,   x <- x - (sum_k p_k A_k) sum_k p_k d_k
 

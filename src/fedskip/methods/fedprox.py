@@ -1,6 +1,6 @@
 """FedProx: Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
 
-    min_y  F_i(y) + (mu/2) |y - x|^2        x: the model received for this visit
+min_y  F_i(y) + (mu/2) |y - x|^2        x: the model received for this visit
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ mode. On a client's first visit there is no previous model and no such term.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -23,7 +24,7 @@ class Moon(Method):
     temperature: float = 0.5
 
     title = "MOON"
-    remembers = {"previous": MODEL}
+    remembers = MappingProxyType({"previous": MODEL})
 
     def __post_init__(self) -> None:
         super().__post_init__()

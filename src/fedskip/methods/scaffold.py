@@ -1,4 +1,4 @@
-"""SCAFFOLD: Karimireddy et al., Stochastic Controlled Averaging for Federated Learning, ICML 2020 (option II).
+"""SCAFFOLD: Karimireddy et al., Stochastic Controlled Averaging for Federated Learning, ICML 2020, option II.
 
     y   <- y - eta (g_i(y) - c_i + c)
     c_i <- c_i - c + (x - y) / (eta a_i)
@@ -13,6 +13,7 @@ by samples; the variates, as in the paper, solve the unweighted objective.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -28,7 +29,7 @@ class Scaffold(Method):
     init: Literal["zero", "random"] = "zero"  # random: one network's weights, as in NIID-Bench; it diverges
 
     title = "SCAFFOLD"
-    remembers = {"c": TRAINABLE}
+    remembers = MappingProxyType({"c": TRAINABLE})
 
     def __post_init__(self) -> None:
         super().__post_init__()
