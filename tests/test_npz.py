@@ -83,7 +83,11 @@ def test_kinds_of_numbers(saved):
         ({"y": Y - 1}, r"own.npz: y must hold labels 0 to 2, got '-1 to 2'"),
         ({"y": None}, r"lacks y"),
         ({"test_x": X}, r"lacks test_y"),
-        ({"test_x": X[:, :2], "test_y": Y}, r"test_x must have samples of shape \(3,\), got \(2,\)"),
+        (
+            {"test_x": X[:, :2], "test_y": Y},
+            r"test_x must have samples of float64 \(3,\).*got 'float64 \(2,\)'",
+        ),
+        ({"test_x": X.astype(np.uint8), "test_y": Y}, r"test_x must have samples of float64.*got 'uint8"),
         ({"test_x": X[:4], "test_y": Y[:3]}, r"test_y must have 4 entries"),
         ({"clients": CLIENT}, r"an array is not known, got 'clients'\. Did you mean 'client'"),
         ({"x": X[:0]}, r"x must hold at least one sample"),

@@ -10,7 +10,9 @@ __version__ = "0.1.0"
 from fedskip.data import Arrays, Dataset, Partition, partition
 from fedskip.errors import InputError
 from fedskip.methods import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
+from fedskip.methods.contract import check_method
 from fedskip.study import Results, Study
+from fedskip.weights import load
 
 __all__ = [
     "Arrays",
@@ -28,5 +30,7 @@ __all__ = [
     "Results",
     "Scaffold",
     "Study",
+    "check_method",
+    "load",
     "partition",
 ]

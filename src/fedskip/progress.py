@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from fedskip.history import Row
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    def setting(self, batch: Batch) -> None:
-        """A setting begins, or goes on from a checkpoint."""
+    def setting(self, batch: Batch, rows: Iterable[Row]) -> None:
+        """A setting begins, or goes on from a checkpoint; `rows` are what its history holds."""
 
     def recorded(self, rows: list[Row]) -> None:
         """Rows have been added to the history."""
@@ -27,7 +28,7 @@ class Progress(Protocol):
 class Silent:
     """Says nothing."""
 
-    def setting(self, batch: Batch) -> None: ...
+    def setting(self, batch: Batch, rows: Iterable[Row]) -> None: ...
 
     def recorded(self, rows: list[Row]) -> None: ...
 

@@ -186,7 +186,7 @@ class Study:
             batch.restore(*load_checkpoint(path))
         if history.path.exists():
             history.cut(setting.name, round)
-        progress.setting(batch)
+        progress.setting(batch, history.table.where(setting=setting.name))
         return batch
 
     def _train(self, batch: Batch, history: HistoryFile, progress: Progress, stop: threading.Event) -> None:

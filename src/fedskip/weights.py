@@ -13,8 +13,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from fedskip import models
 from fedskip.errors import InputError
 from fedskip.files import write_bytes
+from fedskip.rng import torch_scope
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -45,8 +47,8 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
     return loaded, {}
 
 
-def read_weights(path: str | os.PathLike[str], module: nn.Module) -> None:
-    """Load a file into a module; every trainable tensor must be there with its shape."""
+def read_weights(path: str | os.PathLike[str], module: nn.Module, field: str = "init") -> None:
+    """Load a file into a module; every float tensor must be there with its shape."""
     state, _ = read_state(path)
     own = module.state_dict()
     missing = sorted(name for name, t in own.items() if name not in state and t.is_floating_point())
@@ -55,6 +57,25 @@ def read_weights(path: str | os.PathLike[str], module: nn.Module) -> None:
     for names, what in ((missing, "lacks"), (extra, "has an unknown"), (wrong, "has another shape for")):
         if names:
             raise InputError(
-                "init", f"{what} {names[0]!r} ({len(names)} in all)", str(path), "use this model's weights"
+                field, f"{what} {names[0]!r} ({len(names)} in all)", str(path), "use this model's weights"
             )
     module.load_state_dict(state, strict=False)
+
+
+def load(path: str | os.PathLike[str], module: nn.Module | None = None) -> nn.Module:
+    """The trained model of a file in OUT/models, in eval mode.
+
+    Args:
+        path: such as `runs/quickstart-1/models/synthetic.FedAvg.s0.best.safetensors`.
+        module: what to load it into; needed where the study had an nn.Module of your own.
+    """
+    if module is None:
+        state, about = read_state(path)
+        if not about.get("model"):
+            fix = "give the module: fedskip.load(path, module=MyNet())"
+            raise InputError("weights", "do not say which model they are of", str(path), fix)
+        with torch_scope(0, "load"):  # its random weights are about to be replaced
+            module = models.build(**{"classes": about["classes"], **about["model"]})
+        module.to(next(iter(state.values())).dtype)  # all of a study's numbers have its precision
+    read_weights(path, module, "weights")
+    return module.eval()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskip.data.cache import writing
 from fedskip.data.partition import Partition
 from fedskip.errors import InputError
 
@@ -41,5 +40,7 @@ def draw(counts: np.ndarray, path: Path, title: str = "") -> None:
             axes.text(column, row, str(count), ha="center", va="center", fontsize=6, color=colour)
     drawn = BytesIO()  # a figure that cannot be drawn leaves no file
     figure.savefig(drawn, format=path.suffix[1:], bbox_inches="tight", dpi=150)
-    with writing(path):
+    try:
         path.write_bytes(drawn.getvalue())
+    except OSError as error:
+        raise InputError("--out", f"cannot be written ({error.strerror})", str(path)) from error

@@ -87,9 +87,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         samples = len(arrays["test_x" if key.startswith("test_") else "x"])
         if len(array) != samples:
             raise InputError(f"{path}: {key}", f"must have {samples} entries, one per sample", len(array))
-        like = arrays[key.removeprefix("test_")].shape[1:]
-        if array.shape[1:] != like:
-            raise InputError(f"{path}: {key}", f"must have samples of shape {like}", array.shape[1:])
+        like, found = (f"{a.dtype} {a.shape[1:]}" for a in (arrays[key.removeprefix("test_")], array))
+        if found != like:
+            raise InputError(f"{path}: {key}", f"must have samples of {like} as the training data do", found)
     return arrays
 
 

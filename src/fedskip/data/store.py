@@ -61,7 +61,7 @@ def get(name: str, progress: cache.Progress = lambda done, total: None) -> None:
     if cache.has(name):
         return
     if entry.source is None:
-        # LEAF has none: it builds FEMNIST from NIST's 4 million files, which takes hours.
+        # LEAF builds FEMNIST from NIST's raw archives and publishes no result.
         fix = f"run `fedskip data import {name} PATH` with {entry.accepts}; docs/data.md says how to make one"
         raise InputError(name, "has no official file to download", fix=fix)
     file = cache.download(entry.source, progress)

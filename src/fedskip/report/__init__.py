@@ -1,0 +1,1 @@
+"""What a study shows: its progress while it works, its table when it is done."""
