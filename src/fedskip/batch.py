@@ -160,7 +160,7 @@ class Batch:
                     span[name] = slice(start, start + len(models[-1]))
             spans.append(span)
         stack = torch.cat(models)
-        test = self.evaluator(stack, division.test)
+        test = self.evaluator(stack, division.evaluated)
         val = self.evaluator(stack, division.validation) if len(division.validation) else None
         return [self._row(entry, o, span, test, val) for (entry, o), span in zip(pending, spans, strict=True)]
 
@@ -211,12 +211,32 @@ class Batch:
                 self._pending.append((entry, outcome))
         self.evaluate()
 
+    def summary(self, entry: Entry) -> Row:
+        """What the run itself knows at its end; rounds and bytes count, merged or not."""
+        server = entry.run.server
+        return entry.about(self.name) | {
+            "final": entry.final,
+            "rounds": entry.run.round,
+            "merges": server.merges - (entry.final is not None),
+            "bytes_total": server.bytes_down + server.bytes_up,
+            "diverged": entry.diverged,
+            "full_test": self._full_test(entry),
+        }
+
+    def _full_test(self, entry: Entry) -> float | None:
+        """The last model on the whole test set."""
+        if entry.last_model is None:
+            return None
+        model = entry.last_model.reshape(-1, entry.last_model.shape[-1])
+        return float(self.evaluator(model, self.prepared.division(entry.seed).test).metric.mean())
+
     def client_scores(self, entry: Entry) -> np.ndarray | None:
         """The last model's accuracy on each natural client's test samples; NaN where it has none."""
         owner = self.prepared.dataset.owner
         if owner is None or entry.last_model is None:
             return None
         test = self.prepared.division(entry.seed).test
+        test = test[owner[test] >= 0]  # a test sample may belong to nobody
         model = entry.last_model.reshape(-1, entry.last_model.shape[-1])
         scores = self.evaluator(model, test, groups=owner[test]).by_group
         assert scores is not None

@@ -30,6 +30,7 @@ from fedskip.machine import Machine, versions
 from fedskip.prepare import Prepared, prepare
 
 TURNS = 3
+ROUNDS = 5  # played at a time; a study goes further from one checkpoint to the next
 SECONDS = 4.0  # of each contestant in a turn
 
 
@@ -45,7 +46,8 @@ def images(clients: int = 50, size: int = 1000) -> Dataset:
 CASES: dict[str, dict[str, Any]] = {
     "synthetic": {"data": "synthetic", "model": "perceptron"},
     "cnn": {
-        "data": images, "model": "cnn", "partition": "iid", "clients": 50, "local": {"epochs": 1, "max_steps": 15},
+        "data": images, "model": "cnn", "partition": "iid", "clients": 50,
+        "local": {"epochs": 1, "max_steps": 15},
     },
 }  # fmt: skip
 
@@ -68,13 +70,13 @@ class Rounds:
 
 
 def contestant(engine: Engine, runs: list[Run]) -> Callable[[], tuple[int, float]]:
-    """Plays rounds for a while: gives the steps and the seconds. Rounds that traced or compiled are left out."""
+    """Plays rounds for a while: gives steps and seconds. Rounds that traced or compiled are left out."""
     work = Rounds(runs)
 
     def play() -> tuple[int, float]:
         steps, seconds = 0, 0.0
         while seconds < SECONDS:
-            before, traced, work.until = work.steps, _traced(engine), work.until + 1
+            before, traced, work.until = work.steps, _traced(engine), work.until + ROUNDS
             started = time.perf_counter()
             engine.run(work)
             if torch.cuda.is_available():
@@ -166,7 +168,7 @@ def main(
         "case": name, "rows": rows, "compile": machine.compile, "device": machine.device_name,
         **{f"{who}_steps_per_s": round(found, 1) for who, found in rate.items()},
         "speedup": round(rate["stacked"] / rate["plain"], 2),
-        **{f"{who}_speedup": round(found / rate["plain"], 2) for who, found in rate.items() if who.startswith("loop")},
+        **{f"{who}_speedup": round(rate[who] / rate["plain"], 2) for who in rate if who.startswith("loop")},
         "torch": versions()["torch"],
     }  # fmt: skip
     print(json.dumps(result))

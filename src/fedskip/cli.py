@@ -93,7 +93,6 @@ def run(
     given = {key: value for key, value in keys.items() if value is not None}
     over = config.apply(Tree(given, {key: f"--{key}" for key in given}), assignments or [])
     new = Study(out, spec=config.build(chosen(study, over)))
-    typer.echo(f"{new.spec.name} in {new.out}")
     with resumable(new.out), _live(new) as progress:
         results = new.run(progress)
     _close(results, new)
@@ -169,11 +168,11 @@ def resumable(out: Path) -> Iterator[None]:
 
 
 def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def _live(study: Study) -> Live:
-    return Live(_console(), len(study.spec.settings))
+    return Live(_console(), f"{study.spec.name} in {study.out}", len(study.spec.settings))
 
 
 def _close(results: Results, study: Study) -> None:
@@ -255,7 +254,3 @@ def bench(
     from fedskip.bench import main as measure
 
     measure(name, rows=rows, compile=compile, device=device)
-
-
-if __name__ == "__main__":
-    main()

@@ -95,11 +95,5 @@ class Clients:
 
     def _facts(self, orders: Orders, routes: Sequence[Route]) -> tuple[State, Visit]:
         memory, first = self.memory.recall(orders.clients)
-
-        def column(numbers: Any, dtype: torch.dtype = orders.x.dtype) -> Tensor:
-            return torch.as_tensor(numbers, dtype=dtype, device=orders.x.device)[:, None]
-
         steps, a = [route.steps for route in routes], [route.a for route in routes]
-        return memory, Visit(
-            column(self.omega[orders.clients]), column(steps), column(a), column(first, torch.bool)
-        )
+        return memory, Visit(orders.x, self.omega[orders.clients], steps, a, first)

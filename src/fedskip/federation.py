@@ -43,7 +43,7 @@ class Run:
         """The visits that may start now, in a run that goes on until so many rounds are done."""
         if not self.busy.any() and self.round < until:
             self.meeting = self._next_meeting(until)
-        elif self.server.method.sync == "round":
+        elif self._together():
             return []
         free = ~self.busy & (self.at < self.meeting)
         return [
@@ -54,7 +54,7 @@ class Run:
     def done(self, visits: Visits, ks: list[int], trained: Trained) -> Outcome | None:
         """Some visits have ended; gives what is to be evaluated, if anything is."""
         orders = self.orders[visits]
-        if self.server.method.sync == "round":
+        if self._together():
             self.ended.append((ks, trained))
             if sum(len(ks) for ks, _ in self.ended) < len(orders.slots):
                 return None
@@ -113,6 +113,10 @@ class Run:
             while rounds < until and not self.server.period.merges(rounds) and not self._looks(rounds):
                 rounds += 1
         return rounds
+
+    def _together(self) -> bool:
+        """Whether the visits under way are absorbed as one round, when the last of them has ended."""
+        return self.server.method.sync == "round" or self.meeting == self.round + 1
 
     def _looks(self, rounds: int) -> bool:
         """Whether a run without merges is evaluated after so many rounds."""

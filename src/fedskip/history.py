@@ -22,7 +22,7 @@ HISTORY = (
 )  # fmt: skip
 SUMMARY = (
     "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final",
-    "rounds", "merges", "bytes_total", "diverged", "best_val",
+    "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test",
 )  # fmt: skip
 TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 _WORDS = {"setting", "run", "method", "period"}
@@ -108,8 +108,8 @@ class HistoryFile:
         write_text(self.path, self.table.csv())
 
 
-def summarise(rows: Sequence[Row], about: Row, *, rounds: int) -> Row:
-    """One run in numbers, from its rows of the history."""
+def summarise(rows: Sequence[Row], *, rounds: int) -> Row:
+    """What the history of one run comes to, if it was made for so many rounds."""
     last = rows[-1] if rows else {}
     best = max(rows, key=lambda row: row["test_accuracy"], default={})
     tail = [row["test_accuracy"] for row in rows if row["round"] > (1 - TAIL) * rounds] or [
@@ -117,14 +117,11 @@ def summarise(rows: Sequence[Row], about: Row, *, rounds: int) -> Row:
     ]
     validated = [row for row in rows if row["val_accuracy"] is not None]
     chosen = max(validated, key=lambda row: row["val_accuracy"], default={})
-    return about | {
+    return {
         "last": last.get("test_accuracy"),
         "best": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "mean_tail": float(np.mean(tail)) if rows else None,
-        "rounds": last.get("round", 0),
-        "merges": last.get("merges", 0),
-        "bytes_total": last.get("bytes_down", 0) + last.get("bytes_up", 0),
         "best_val": chosen.get("test_accuracy"),
     }
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedskip import models
 from fedskip.data import Dataset, Partition, load, partition
+from fedskip.data.split import evaluation_subset, pooled_test
 from fedskip.engine.base import Route, Task, route, steps_of
 from fedskip.errors import InputError
 from fedskip.federation import Clients, Run, Server
@@ -31,7 +32,8 @@ class Division:
     """Who has what at one partition seed: pool indices all."""
 
     clients: Partition
-    test: np.ndarray
+    test: np.ndarray  # pooled over the clients that take part
+    evaluated: np.ndarray  # the part of it that is used while training
     validation: np.ndarray
 
 
@@ -105,9 +107,17 @@ def prepare(
     template = make_module(setting, dataset, setting.seeds[0], "init").to(device, dtype)
     task = Task(
         template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
-        dataset.samples.to(device, dtype), setting.local, dataset.train_transform, dataset.test_transform,
+        dataset.samples.to(device, dtype), setting.local,
+        _in(dtype, dataset.train_transform), _in(dtype, dataset.test_transform),
     )  # fmt: skip
     return Prepared(setting, dataset, task, divisions, device, dtype)
+
+
+def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
+    """A transform whose results come in the dtype that is trained in."""
+    if transform is None or dtype == torch.float32:
+        return transform
+    return lambda *arguments: transform(*arguments).to(dtype)
 
 
 def divide(setting: Setting, dataset: Dataset, seed: int, saved: Path | None = None) -> Division:
@@ -125,7 +135,8 @@ def divide(setting: Setting, dataset: Dataset, seed: int, saved: Path | None = N
         clients = _partition(setting, dataset, train, seed)
         if file is not None:
             clients.save(file)
-    return Division(clients, test, validation)
+    test = pooled_test(dataset, test, clients)
+    return Division(clients, test, evaluation_subset(test, setting.eval_samples), validation)
 
 
 def _partition(setting: Setting, dataset: Dataset, train: np.ndarray, seed: int) -> Partition:
@@ -135,12 +146,12 @@ def _partition(setting: Setting, dataset: Dataset, train: np.ndarray, seed: int)
         if len(clients.indices) and clients.indices.max() >= len(dataset.samples):
             raise InputError("partition.file", f"is not of data set {dataset.name!r}", chosen["file"])
     else:
-        labels = dataset.samples.labels()
+        kind, labels = chosen.pop("kind"), dataset.samples.labels()
         clients = partition(
-            chosen.pop("kind"),
+            kind,
             train,
             labels,
-            clients=setting.clients,
+            clients=None if kind == "pooled" else setting.clients,  # the default is the data set's
             seed=seed,
             owner=dataset.owner,
             **chosen,

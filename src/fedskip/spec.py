@@ -87,6 +87,7 @@ class Setting:
     loss: str | Callable[..., Any] = "cross_entropy"
     metric: str | Callable[..., Any] = "accuracy"
     eval_every: int = 1
+    eval_samples: int | None = None  # a fixed subset of the test set, while training; None: all of it
     slot_accuracy: bool = False
     client_accuracy: bool = False
     reference: bool = False  # shown as a line beside the others, not among them
@@ -109,7 +110,7 @@ class Setting:
             value = getattr(self, name)
             _refuse_lost(name, value)
             require(name, callable(value) or isinstance(value, str), "must be a name or a function", value)
-        _at_least(self, 1, "clients", "cohort", "rounds", "eval_every")
+        _at_least(self, 1, "clients", "cohort", "rounds", "eval_every", "eval_samples")
         _at_least(self, 0, "partition_seed")
         require("validation", 0 <= self.validation < 1, "must be in [0, 1)", self.validation)
         if self.clients is not None and self.cohort is not None:

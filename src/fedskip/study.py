@@ -28,10 +28,11 @@ from fedskip.errors import InputError
 from fedskip.files import locked, write_text
 from fedskip.history import SUMMARY, HistoryFile, Row, Table, summarise
 from fedskip.machine import Machine, resolve_device, versions
-from fedskip.prepare import Prepared, make_module, prepare
+from fedskip.prepare import Prepared, prepare
 from fedskip.progress import Progress, Silent
+from fedskip.record import compare, describe, read_record, written_spec
 from fedskip.schedule import Decay
-from fedskip.spec import Setting, StudySpec
+from fedskip.spec import StudySpec
 from fedskip.weights import write_weights
 
 CHECKPOINTS = 20  # in a study, unless `checkpoint_every` says otherwise
@@ -81,17 +82,14 @@ class Study:
         with locked(self.out):
             file = self.out / "study.yaml"
             if file.exists():
-                same = _spec_text(file) == config.dump(self.spec)
-                state = (
-                    "finished"
-                    if (self.out / "summary.csv").exists() and self._is_finished()
-                    else "unfinished"
-                )
-                what = f"holds this study already, {state}" if same else "holds another study"
-                fix = (
-                    f"continue it with `fedskip resume {self.out}`" if same and state == "unfinished" else ""
-                )
-                raise InputError("out", what, str(self.out), fix or "choose another --out")
+                if written_spec(file) != yaml.safe_load(config.dump(self.spec)):
+                    raise InputError("out", "holds another study", str(self.out), "choose another --out")
+                if self.is_finished():
+                    raise InputError(
+                        "out", "holds this study, finished", str(self.out), "choose another --out"
+                    )
+                fix = f"continue it with `fedskip resume {self.out}`"
+                raise InputError("out", "holds this study, unfinished", str(self.out), fix)
             self._write_study({})
             return self._play(progress or Silent())
 
@@ -104,13 +102,20 @@ class Study:
             rounds: go on for more rounds than the study was made for.
             anyway: go on although the machine or a library has changed; bits may differ.
         """
+        self._check()
         with locked(self.out):
+            self._check_same()
             if rounds is not None:
                 self._extend(rounds)
             return self._play(progress or Silent(), anyway=anyway)
 
     def is_finished(self) -> bool:
-        return (self.out / "study.yaml").exists() and self._is_finished()
+        """Whether all settings have done their rounds and the summary is written."""
+        saved = {
+            setting.name: found(self.out / "checkpoints", setting.name) for setting in self.spec.settings
+        }
+        done = all(saved[s.name] and saved[s.name][-1][0] >= (s.rounds or 0) for s in self.spec.settings)
+        return done and (self.out / "summary.csv").exists()
 
     def results(self) -> Results:
         """What the folder holds."""
@@ -131,7 +136,7 @@ class Study:
 
     def _play(self, progress: Progress, *, anyway: bool = False) -> Results:
         history = HistoryFile(self.out / "history.csv")
-        record = _record(self.out / "study.yaml")
+        record = read_record(self.out / "study.yaml")
         summary: list[Row] = []
         clients: list[Row] = []
         with stop_at_checkpoint() as stop:
@@ -169,16 +174,11 @@ class Study:
         batch = Batch(prepared, machine, keep)
         facts = describe(batch)
         known = record.setdefault("settings", {})
-        if setting.name not in known:
-            known[setting.name] = facts
-            record["versions"] = versions()
-            self._write_study(record)
-        elif not anyway:
-            compare(
-                {"versions": record["versions"], **known[setting.name]},
-                {"versions": versions(), **facts},
-                self.out,
-            )
+        if setting.name in known and not anyway:
+            before = {"versions": record["versions"], **known[setting.name]}
+            compare(before, {"versions": versions(), **facts}, self.out)
+        known[setting.name], record["versions"] = facts, versions()
+        self._write_study(record)
         saved = found(self.out / "checkpoints", setting.name)
         round = 0
         if saved:
@@ -201,8 +201,7 @@ class Study:
 
     def _summary(self, batch: Batch, history: HistoryFile) -> list[Row]:
         return [
-            summarise(list(history.table.where(run=entry.name)), entry.about(batch.name), rounds=batch.rounds)
-            | {"final": entry.final, "diverged": entry.diverged}
+            batch.summary(entry) | summarise(history.table.where(run=entry.name), rounds=batch.rounds)
             for entry in batch.entries
         ]
 
@@ -238,11 +237,24 @@ class Study:
             text += yaml.safe_dump({config.RECORD: record}, sort_keys=False)
         write_text(self.out / "study.yaml", text)
 
-    def _is_finished(self) -> bool:
-        rounds = {setting.name: setting.rounds for setting in self.spec.settings}
-        latest = {name: found(self.out / "checkpoints", name) for name in rounds}
-        complete = all(latest[name] and latest[name][-1][0] >= (r or 0) for name, r in rounds.items())
-        return complete and (self.out / "summary.csv").exists()
+    def _check_same(self) -> None:
+        """Refuse to go on with another study than the one that was begun here.
+
+        Only the rounds may differ: those of the folder hold, which may have been extended.
+        """
+        file = self.out / "study.yaml"
+        if not file.exists():
+            raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
+        begun, here = written_spec(file), yaml.safe_load(config.dump(self.spec))
+        shared = begun.get("rounds")
+        rounds = [entry.get("rounds", shared) for entry in begun["settings"]]
+        for tree in (begun, here, *begun["settings"], *here["settings"]):
+            tree.pop("rounds", None)
+        if begun != here:
+            raise InputError("out", "holds another study", str(self.out), "choose its own folder")
+        pairs = zip(self.spec.settings, rounds, strict=True)
+        settings = tuple(dataclasses.replace(setting, rounds=n) for setting, n in pairs)
+        self.spec = dataclasses.replace(self.spec, settings=settings)
 
     def _extend(self, rounds: int) -> None:
         settings = []
@@ -252,47 +264,12 @@ class Study:
                 continue
             if rounds < setting.rounds:
                 raise InputError("--rounds", f"must be >= {setting.rounds}, what the study has", rounds)
-            if Decay.parse(setting.local.decay if setting.local else "constant").kind == "cosine":
+            if Decay.parse(setting.local.decay).kind == "cosine":
                 raise InputError(
                     "--rounds", "cannot change under a cosine decay, which depends on it", rounds
                 )
             settings.append(dataclasses.replace(setting, rounds=rounds))
         self.spec = dataclasses.replace(self.spec, settings=tuple(settings))
-        self._write_study(_record(self.out / "study.yaml"))
-
-
-def describe(batch: Batch) -> dict[str, Any]:
-    """What a setting resolved to: what shapes its arithmetic, and its data in numbers."""
-    engine, prepared = batch.engine, batch.prepared
-    tables = {}
-    if batch.machine.engine == "stacked":
-        tables = {"sizes": engine.plain.sizes, "contrast_sizes": engine.contrast.sizes}  # type: ignore[attr-defined]
-    return {
-        "machine": batch.machine.facts() | {k: list(v) for k, v in tables.items()},
-        "parameters": prepared.task.layout.size,
-        "divisions": {
-            seed: {
-                "partition": d.clients.hash, "clients": len(d.clients), "train": int(d.clients.sizes.sum()),
-                "test": len(d.test), "validation": len(d.validation),
-            }
-            for seed, d in prepared.divisions.items()
-        },
-    }  # fmt: skip
-
-
-def compare(before: dict[str, Any], now: dict[str, Any], out: Path) -> None:
-    """Refuse to go on where what shapes the arithmetic has changed."""
-    changes = [
-        f"{part}.{key} was {before[part].get(key)!r} and is {now[part].get(key)!r}"
-        for part in ("versions", "machine", "divisions")
-        for key in sorted({*before[part], *now[part]}, key=str)
-        if before[part].get(key) != now[part].get(key)
-    ]
-    if changes:
-        raise InputError(
-            "resume", f"would not repeat the same numbers: {'; '.join(changes)}", ...,
-            f"restore that, or go on all the same with `fedskip resume {out} --anyway`",
-        )  # fmt: skip
 
 
 def client_rows(batch: Batch, entry: Entry) -> list[Row]:
@@ -329,14 +306,3 @@ def stop_at_checkpoint() -> Iterator[threading.Event]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _record(file: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load(file.read_text()).get(config.RECORD) or {}) if file.exists() else {}
-
-
-def _spec_text(file: Path) -> str:
-    return config.dump(config.build(config.load_yaml(file)))
-
-
-__all__ = ["Interrupted", "Results", "Setting", "Study", "make_module"]

@@ -44,6 +44,8 @@ class Arrays:
         return len(self.x)
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        if index.dim() == 1:
+            return self.x.index_select(0, index), self.y.index_select(0, index)
         flat = index.reshape(-1)  # index_select on a flat index is several times faster than x[index]
         x, y = self.x.index_select(0, flat), self.y.index_select(0, flat)
         return x.reshape(index.shape + self.x.shape[1:]), y.reshape(index.shape + self.y.shape[1:])

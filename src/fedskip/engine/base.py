@@ -8,6 +8,7 @@ ends, so what happens between two visits is none of its business.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -119,13 +120,21 @@ def route(key: int, indices: np.ndarray, local: Local, round: int = 0, rounds: i
     """The steps of one visit: every epoch is a fresh order of the client's samples, cut into batches."""
     per_epoch, steps = batches_per_epoch(len(indices), local), steps_of(len(indices), local)
     epochs = math.ceil(steps / per_epoch)
-    orders = stream(key).permuted(np.broadcast_to(indices, (epochs, len(indices))), axis=1)
+    orders = stream(key).permuted(np.tile(indices, (epochs, 1)), axis=1)
     width = per_epoch * local.batch
     if width > len(indices):  # the last batch of an epoch is short
         orders = np.pad(orders, ((0, 0), (0, width - len(indices))), constant_values=-1)
     batches = orders[:, :width].reshape(-1, local.batch)[:steps]
+    constant = local.decay == "constant"
+    eta, a = _rates(steps, local, 0 if constant else round, 1 if constant else rounds)
+    return Route(np.ascontiguousarray(batches, dtype=np.int64), eta, key, a)
+
+
+@functools.lru_cache(maxsize=1024)
+def _rates(steps: int, local: Local, round: int, rounds: int) -> tuple[np.ndarray, float]:
+    """The learning rate of each step of a visit, and their `momentum_sum`."""
     eta = local.lr * Decay.parse(local.decay).at(round + np.arange(steps) / steps, rounds)
-    return Route(np.ascontiguousarray(batches, dtype=np.int64), eta, key, momentum_sum(eta, local.momentum))
+    return eta, momentum_sum(eta, local.momentum)
 
 
 def momentum_sum(eta: np.ndarray, rho: float) -> float:

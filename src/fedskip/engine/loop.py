@@ -81,19 +81,18 @@ class Trainer:
         optimiser = torch.optim.SGD(
             self.parameters.values(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
         )
-        total = x.new_zeros(())
+        losses = []
         for eta, (inputs, targets) in zip(route.eta, self._batches(route, x.device), strict=True):
             optimiser.param_groups[0]["lr"] = eta
             optimiser.zero_grad()
             loss, objective = self._losses(inputs, targets, terms)
             objective.backward()
-            gradients = self._gradients()
             if local.clip is not None:
                 clip_grad_norm_(self.parameters.values(), local.clip)
-            self._bend(gradients, terms)
+            self._bend(terms)
             optimiser.step()
-            total += loss.detach()
-        return layout.pack(self.module), total
+            losses.append(loss.detach())
+        return layout.pack(self.module), torch.stack(losses).sum()
 
     def _batches(self, route: Route, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         task, key = self.task, fold(torch.tensor(route.key, device=device))
@@ -125,21 +124,26 @@ class Trainer:
         apart = contrast_loss(z, z_received, z_previous, terms.contrast.temperature).mean()
         return loss, loss + terms.contrast.weight[0] * apart
 
-    def _gradients(self) -> dict[str, Tensor]:
-        """The gradient of every trainable tensor; zero, not absent, where the loss does not use it."""
-        for p in self.parameters.values():
+    def _gradients(self) -> list[tuple[str, nn.Parameter, Tensor]]:
+        """The gradient of every trainable tensor: zero, not absent, where the loss does not use it."""
+        found = []
+        for name, p in self.parameters.items():
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-        return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+            found.append((name, p, p.grad))
+        return found
 
-    def _bend(self, gradients: dict[str, Tensor], terms: Terms) -> None:
+    def _bend(self, terms: Terms) -> None:
         """Add mu (y - anchor) + linear to the gradient."""
+        gradients, views = self._gradients(), self.task.layout.views
         if terms.mu is not None and terms.anchor is not None:
-            for name, anchor in self.task.layout.views(terms.anchor).items():
-                gradients[name].add_(terms.mu * (self.parameters[name].detach() - anchor))
+            anchor = views(terms.anchor)
+            for name, p, g in gradients:
+                g += terms.mu[0] * (p.detach() - anchor[name])
         if terms.linear is not None:
-            for name, linear in self.task.layout.views(terms.linear).items():
-                gradients[name].add_(linear)
+            linear = views(terms.linear)
+            for name, _, g in gradients:
+                g += linear[name]
 
     def _freeze(self, x: Tensor, contrast: Contrast) -> None:
         if self.received is self.module:

@@ -84,7 +84,7 @@ class StackedStep:
         word = mix(rows["word"], count)
         inputs, targets, here = self.batch(index, word)
         gradients, loss, rest = self.gradients(rows, w, rest, inputs, targets, here, word)
-        g = torch.cat([g.flatten(1) for g in gradients], 1)
+        g = torch.cat([g.reshape(len(w), -1) for g in gradients], 1)
         if local.clip is not None:
             g = g * (local.clip / (g.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
         if self.uses.pull:

@@ -59,14 +59,34 @@ class Terms:
     objective: Objective | None = None  # a loss that does not fit the form; only the loop engine runs it
 
 
-@dataclass(frozen=True)
 class Visit:
-    """The facts of K visits that a client's half may need, each (K, 1)."""
+    """The facts of K visits that a client's half may need, each (K, 1); made when they are asked for."""
 
-    omega: Tensor  # n_i N / sum of all n: the client's size over the mean size
-    steps: Tensor  # tau_i: local steps really run
-    a: Tensor  # sum over the steps s of eta_s (1 - rho^(s+1)) / (1 - rho): FedNova's a_i, times eta
-    first: Tensor  # bool: the client has not been visited before
+    def __init__(self, like: Tensor, omega: Any, steps: Any, a: Any, first: Any) -> None:
+        self._like, self._omega, self._steps, self._a, self._first = like, omega, steps, a, first
+
+    @property
+    def omega(self) -> Tensor:
+        """n_i N / sum of all n: the client's size over the mean size."""
+        return self._column(self._omega)
+
+    @property
+    def steps(self) -> Tensor:
+        """tau_i: local steps really run."""
+        return self._column(self._steps)
+
+    @property
+    def a(self) -> Tensor:
+        """Sum over the steps s of eta_s (1 - rho^(s+1)) / (1 - rho): FedNova's a_i, times eta."""
+        return self._column(self._a)
+
+    @property
+    def first(self) -> Tensor:
+        """Whether the client has not been visited before."""
+        return self._column(self._first).bool()
+
+    def _column(self, numbers: Any) -> Tensor:
+        return torch.as_tensor(numbers, dtype=self._like.dtype, device=self._like.device)[:, None]
 
 
 @dataclass(frozen=True)

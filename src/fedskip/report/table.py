@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-import yaml
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedskip.config import RECORD
 from fedskip.history import TAIL, Row
+from fedskip.record import read_record
 from fedskip.report import units
 from fedskip.spec import Setting, StudySpec
 from fedskip.study import Results
@@ -25,46 +23,71 @@ SCORES = {
     "best": ("best", "the highest of a run"),
     "mean_tail": ("tail", f"mean over the last {TAIL:.0%} of the rounds"),
     "best_val": ("by val.", "where the validation score was highest"),
+    "full_test": ("full test", "the last model on all test samples"),
     "final": ("final", "after an extra merge at the end, where the period does not divide the rounds"),
 }
 
 
 def closing(results: Results, spec: StudySpec) -> RenderableType:
     """The table of a finished study, and what its numbers are."""
-    by_setting = {s.name: methods(results.summary.where(setting=s.name)) for s in spec.settings}
-    rows = list(results.summary)
-    shown = [name for name in SCORES if any(row.get(name) is not None for row in rows)]
+    summary = results.summary
+    scores = [name for name in SCORES if any(value is not None for value in summary.column(name))]
+    if "full_test" in scores and not any(setting.eval_samples for setting in spec.settings):
+        scores.remove("full_test")  # every test was one
     compared = [setting for setting in spec.settings if not setting.reference]
-    diverged = any(row["diverged"] for row in rows)
+    several, diverged = len(compared) > 1, any(summary.column("diverged"))
 
     table = Table(box=box.SIMPLE_HEAD, title=spec.name, title_style="bold", title_justify="left")
-    if len(compared) > 1:
-        table.add_column("setting", no_wrap=True)
-    table.add_column("method", no_wrap=True)
-    for header in [*(SCORES[name][0] for name in shown), "bytes", "merges", *["diverged"] * diverged]:
+    for header in ["setting"] * several + ["method"]:
+        table.add_column(header, no_wrap=True)
+    for header in [*(SCORES[name][0] for name in scores), "bytes", "merges"] + ["diverged"] * diverged:
         table.add_column(header, justify="right", no_wrap=True)
+
     for setting in compared:
-        best = {name: _highest(by_setting[setting.name].values(), name) for name in shown}
-        for index, (label, runs) in enumerate(by_setting[setting.name].items()):
-            first = [setting.name if index == 0 else ""] if len(compared) > 1 else []
-            numbers = [_score(runs, name, setting.metric, best[name]) for name in shown]
-            lost = sum(row["diverged"] for row in runs)
-            table.add_row(
-                *first, Text(label), *numbers,
-                units.size(_mean(runs, "bytes_total") or 0), f"{_mean(runs, 'merges'):.0f}",
-                Text(f"{lost} of {len(runs)}", "red") if lost else "",
-            )  # fmt: skip
+        methods = by_method(summary.where(setting=setting.name))
+        # `final` is not a race: only methods in the middle of a period have one
+        raced = [name for name in scores if name != "final" and len(methods) > 1]
+        highest = {name: _highest(methods.values(), name) for name in raced}
+        for index, (label, runs) in enumerate(methods.items()):
+            place = ["" if index else setting.name] * several
+            shown = [_score(runs, name, setting, highest.get(name)) for name in scores]
+            table.add_row(*place, Text(label), *shown, *_costs(runs))
         table.add_section()
     for setting in spec.settings:
-        if setting.reference:  # a line to compare with: what it sends means nothing
-            for label, runs in by_setting[setting.name].items():
-                name = [setting.name, label] if len(compared) > 1 else [f"{setting.name} ({label})"]
-                table.add_row(*name, *(_score(runs, c, setting.metric) for c in shown), style="italic cyan")
-    legend = "; ".join(f"{SCORES[name][0]}: {SCORES[name][1]}" for name in shown)
-    return Group(table, Text("\n".join([caption(spec, results.out), f"{legend}."]), "dim"))
+        if setting.reference:  # what it sends means nothing
+            for label, runs in by_method(summary.where(setting=setting.name)).items():
+                shown = [_score(runs, name, setting) for name in scores]
+                table.add_row(*[""] * several, Text(f"{setting.name} ({label})"), *shown, style="italic cyan")
+
+    legend = "; ".join(f"{SCORES[name][0]}: {SCORES[name][1]}" for name in scores)
+    return Group(table, Text(f"{caption(results, spec)}\n{legend}.", "dim"))
 
 
-def methods(runs: Iterable[Row]) -> dict[str, list[Row]]:
+def caption(results: Results, spec: StudySpec) -> str:
+    """What was measured, on what, and how often."""
+    measured = " and ".join(dict.fromkeys(map(_metric, spec.settings)))
+    seeds = sorted(set(results.summary.column("seed")))
+    over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± standard deviation over {len(seeds)} seeds"
+    if 1 < len(seeds) <= 10:
+        over += f" ({', '.join(map(str, seeds))})"
+    subsets = sorted({setting.eval_samples for setting in spec.settings if setting.eval_samples})
+    partly = f", {' or '.join(f'{size:,}' for size in subsets)} of them while training" if subsets else ""
+    return f"Test {measured}, {over}; {tested(results.out)}{partly}; bytes and merges of one run."
+
+
+def tested(out: Path) -> str:
+    """How large the test sets are, as the study's folder has it."""
+    settings = read_record(out / "study.yaml")["settings"]
+    sizes = {}
+    for name, facts in settings.items():
+        found = {division["test"] for division in facts["divisions"].values()}
+        sizes[name] = " to ".join(f"{size:,}" for size in sorted({min(found), max(found)}))
+    if len(set(sizes.values())) == 1:
+        return f"{sizes.popitem()[1]} test samples"
+    return f"test samples: {', '.join(f'{name} {size}' for name, size in sizes.items())}"
+
+
+def by_method(runs: Iterable[Row]) -> dict[str, list[Row]]:
     """The runs of each method, one per seed."""
     found: dict[str, list[Row]] = {}
     for row in runs:
@@ -72,43 +95,33 @@ def methods(runs: Iterable[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def caption(spec: StudySpec, out: Path) -> str:
-    """What was measured, on what, and how often."""
-    measured = list(dict.fromkeys(map(_metric, spec.settings)))
-    seeds = list(dict.fromkeys(setting.seeds for setting in spec.settings))
-    over = " and ".join(", ".join(map(str, chosen)) for chosen in seeds)
-    many = any(len(chosen) > 1 for chosen in seeds)
-    tested = " and ".join(f"{count:,}" for count in test_sizes(out))
-    return (
-        f"Test {' and '.join(measured)}{', mean ± standard deviation over' if many else ','} "
-        f"{'seeds' if many else 'seed'} {over}{f'; {tested} test samples' if tested else ''}; "
-        "bytes and merges of one run."
-    )
-
-
-def test_sizes(out: Path) -> list[int]:
-    """The sizes of the test sets of a study, as its folder has them."""
-    settings = yaml.safe_load((out / "study.yaml").read_text()).get(RECORD, {}).get("settings", {})
-    return sorted({division["test"] for s in settings.values() for division in s["divisions"].values()})
-
-
 def _metric(setting: Setting) -> str:
-    metric: Any = setting.metric
-    name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
-    return name.replace("_", " ") + (" in %" if metric in units.PERCENT else "")
+    name = (
+        setting.metric if isinstance(setting.metric, str) else getattr(setting.metric, "__name__", "metric")
+    )
+    return name.replace("_", " ") + (" in %" if setting.metric in units.PERCENT else "")
 
 
-def _mean(runs: Iterable[Row], column: str) -> float | None:
-    known = [row[column] for row in runs if row.get(column) is not None]
-    return fmean(known) if known else None
+def _score(runs: list[Row], column: str, setting: Setting, highest: float | None = None) -> Text:
+    """Over seeds; bold where no other method has a higher one."""
+    known = _known(runs, column)
+    style = "bold green" if known and fmean(known) == highest else ""
+    return Text(units.scores(known, setting.metric), style)
+
+
+def _costs(runs: list[Row]) -> list[Text]:
+    """What a run sends, how often it merges, and how many runs came to nothing."""
+    lost = sum(_known(runs, "diverged"))
+    return [
+        Text(units.size(fmean(_known(runs, "bytes_total")))),
+        Text(f"{fmean(_known(runs, 'merges')):.0f}"),
+        *([Text(f"{lost:.0f} of {len(runs)}", "red")] if lost else []),
+    ]
 
 
 def _highest(methods: Iterable[list[Row]], column: str) -> float | None:
-    return max((mean for runs in methods if (mean := _mean(runs, column)) is not None), default=None)
+    return max((fmean(known) for runs in methods if (known := _known(runs, column))), default=None)
 
 
-def _score(
-    runs: list[Row], column: str, metric: str | Callable[..., Any], highest: float | None = None
-) -> Text:
-    known = [row[column] for row in runs if row.get(column) is not None]
-    return Text(units.scores(known, metric), "bold green" if known and _mean(runs, column) == highest else "")
+def _known(runs: Iterable[Row], column: str) -> list[float]:
+    return [row[column] for row in runs if row.get(column) is not None]

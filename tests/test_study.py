@@ -1,0 +1,395 @@
+"""A study leaves the files it promises, resumes exactly, and refuses without losing anything."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import nn
+
+from fedskip import Arrays, Dataset, FedAvg, FedDyn, FedProx, InputError, Moon, Scaffold, Study
+from fedskip.checkpoint import found
+from fedskip.history import HISTORY, SUMMARY, Table
+from fedskip.progress import Silent
+from fedskip.study import Interrupted
+
+METHODS = "fedavg, fedskip(period=3), scaffold, moon, feddyn, fednova(period=2)"
+
+
+def toy(clients: int = 8, size: int = 24, seed: int = 0) -> Dataset:
+    """Two classes in the plane, clients shifted against each other."""
+    rng = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(clients), size)
+    x = rng.normal(size=(len(owner), 2)) + rng.normal(size=(clients, 2))[owner]
+    y = (x[:, 0] + 0.5 * x[:, 1] > 0).astype(np.int64)
+    train = np.arange(len(owner)) % 3 > 0
+    samples = Arrays(torch.tensor(x, dtype=torch.float32), torch.tensor(y))
+    return Dataset("toy", samples, lambda seed: (np.flatnonzero(train), np.flatnonzero(~train)), 2, owner)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 4), nn.Linear(4, 2)
+
+    def features(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = torch.tanh(self.one(x))
+        return self.two(z), z
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.features(x)[0]
+
+
+def study(out: Path, **keys: object) -> Study:
+    defaults = {
+        "data": toy(), "model": Net, "partition": "natural", "cohort": 4, "local": {"batch": 4, "epochs": 1},
+        "methods": METHODS, "rounds": 7, "seeds": 2, "compile": False,
+    }  # fmt: skip
+    return Study(out, **(defaults | keys))
+
+
+def numbers(out: Path) -> list[dict[str, object]]:
+    """The history without its clock."""
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in Table.read(out / "history.csv")]
+
+
+def weights(out: Path) -> dict[str, bytes]:
+    return {
+        f"{path.name}:{name}": tensor.numpy().tobytes()
+        for path in sorted((out / "models").iterdir())
+        for name, tensor in load_file(path).items()
+    }
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_files(tmp_path: Path, engine: str) -> None:
+    results = study(tmp_path / "out", engine=engine).run()
+    assert tuple(results.history.columns) == HISTORY
+    assert tuple(results.summary.columns) == SUMMARY
+    assert len(results.summary) == 12
+    skip = results.history.where(run="toy.FedSkip-3.s0")
+    assert skip.column("round") == [3, 6]
+    assert skip.column("merges") == [1, 2]
+    assert results.history.where(run="toy.FedAvg.s1").column("round") == list(range(1, 8))
+    row = results.summary.where(run="toy.FedSkip-3.s0")[0]
+    assert row["final"] is not None  # round 7 belongs to no whole period
+    assert results.summary.where(run="toy.FedAvg.s0")[0]["final"] is None
+    assert row["bytes_total"] == 2 * 7 * 4 * 22 * 4  # both ways, rounds, slots, parameters, bytes
+    scaffold = results.summary.where(run="toy.SCAFFOLD.s0")[0]
+    assert scaffold["bytes_total"] == 2 * 2 * 7 * 4 * 22 * 4
+    names = {path.name for path in (tmp_path / "out" / "models").iterdir()}
+    assert {"toy.FedAvg.s0.last.safetensors", "toy.FedAvg.s0.best.safetensors"} <= names
+    assert "toy.FedSkip-3.s0.final.safetensors" in names
+    record = yaml.safe_load((tmp_path / "out" / "study.yaml").read_text())["record"]
+    assert record["settings"]["toy"]["machine"]["engine"] == engine
+    assert record["settings"]["toy"]["divisions"][0]["clients"] == 8
+    assert (tmp_path / "out" / "partition-toy-0.npz").exists()
+
+
+def test_summary_numbers(tmp_path: Path) -> None:
+    results = study(tmp_path / "out", methods="fedavg", rounds=20, seeds=1).run()
+    accuracy = results.history.column("test_accuracy")
+    row = results.summary[0]
+    assert row["last"] == accuracy[-1]
+    assert row["best"] == max(accuracy)
+    assert row["best_round"] == accuracy.index(max(accuracy)) + 1
+    assert row["mean_tail"] == pytest.approx(np.mean(accuracy[-2:]))  # rounds 19 and 20 of 20
+    assert row["full_test"] == pytest.approx(accuracy[-1])
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_resume_in_the_middle_is_exact(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    study(whole, engine=engine, checkpoint_every=2).run()
+    from fedskip.batch import Batch
+
+    advance = Batch.advance
+
+    def breaks(self: Batch, until: int) -> None:
+        if until == 6:
+            self.until = until
+            self.record([])
+            raise KeyboardInterrupt
+        advance(self, until)
+
+    monkeypatch.setattr(Batch, "advance", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        study(broken, engine=engine, checkpoint_every=2).run()
+    monkeypatch.undo()
+    assert [round for round, _ in found(broken / "checkpoints", "toy")] == [2, 4]
+    with (broken / "history.csv").open("a") as file:
+        file.write("toy,toy.FedAvg.s0,FedAvg,1,0,5,5,0.")  # a line cut short by the kill
+    study(broken, engine=engine, checkpoint_every=2).resume()
+    assert numbers(whole) == numbers(broken)
+    assert weights(whole) == weights(broken)
+    assert (whole / "summary.csv").read_text() == (broken / "summary.csv").read_text()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_study import study
+made = study(Path(sys.argv[1]), engine={engine!r}, rounds=40, checkpoint_every=3)
+made.resume() if (made.out / "study.yaml").exists() else made.run()
+"""
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_killed_at_random_moments(tmp_path: Path, engine: str) -> None:
+    """SIGKILL, three times over, then to the end: the same numbers and the same bits."""
+    code = SCRIPT.format(tests=str(Path(__file__).parent), engine=engine)
+    study(tmp_path / "whole", engine=engine, rounds=40, checkpoint_every=3).run()
+    moments, out = random.Random(engine), tmp_path / "killed"
+    kills = 0
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", code, str(out)], stderr=subprocess.PIPE)
+        while not (out / "study.yaml").exists() and process.poll() is None:
+            time.sleep(0.01)
+        before = len(found(out / "checkpoints", "toy"))
+        while process.poll() is None and len(found(out / "checkpoints", "toy")) == before == 0:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0.0, 0.6))
+        if process.poll() is None:
+            kills += 1
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    subprocess.run([sys.executable, "-c", code, str(out)], check=True)
+    assert kills >= 1
+    assert numbers(tmp_path / "whole") == numbers(out)
+    assert weights(tmp_path / "whole") == weights(out)
+
+
+def test_resume_without_a_checkpoint_starts_at_round_0(tmp_path: Path) -> None:
+    whole, early = study(tmp_path / "whole", rounds=3), study(tmp_path / "early", rounds=3)
+    whole.run()
+    early._check()
+    early.out.mkdir()
+    early._write_study({})
+    early.resume()
+    assert numbers(whole.out) == numbers(early.out)
+
+
+def test_extension(tmp_path: Path) -> None:
+    short, long = study(tmp_path / "short", rounds=4), study(tmp_path / "long", rounds=8)
+    short.run()
+    assert short.is_finished()
+    short.resume(rounds=8)
+    long.run()
+    assert numbers(short.out)[-1]["round"] == 8
+    for row, other in zip(
+        sorted(numbers(short.out), key=lambda r: (r["run"], r["round"])),
+        sorted(numbers(long.out), key=lambda r: (r["run"], r["round"])),
+        strict=True,
+    ):
+        assert row == other
+    with pytest.raises(InputError, match="--rounds must be >= 8"):
+        short.resume(rounds=5)
+
+
+def test_interrupt_stops_at_a_checkpoint(tmp_path: Path) -> None:
+    class Presses(Silent):
+        """Presses Ctrl-C once, in the middle of the first stretch."""
+
+        def recorded(self, rows: object) -> None:
+            if not pressed:
+                pressed.append(True)
+                signal.raise_signal(signal.SIGINT)
+
+    pressed: list[bool] = []
+    made = study(tmp_path / "out", checkpoint_every=2)
+    with pytest.raises(Interrupted):
+        made.run(Presses())
+    assert found(made.out / "checkpoints", "toy")[-1][0] == 2
+    made.resume()
+    study(tmp_path / "whole", checkpoint_every=2).run()
+    assert numbers(made.out) == numbers(tmp_path / "whole")
+
+
+def test_refuses_a_changed_machine(tmp_path: Path) -> None:
+    made = study(tmp_path / "out", rounds=2)
+    made.run()
+    file = made.out / "study.yaml"
+    file.write_text(file.read_text().replace(f"torch: {torch.__version__}", "torch: 1.0.0"))
+    with pytest.raises(InputError, match=r"torch was '1\.0\.0'.*--anyway"):
+        study(tmp_path / "out", rounds=2).resume(rounds=3)
+    study(tmp_path / "out", rounds=2).resume(rounds=3, anyway=True)
+
+
+def test_folder_rules(tmp_path: Path) -> None:
+    made = study(tmp_path / "out", rounds=2)
+    made.run()
+    before = {p: p.read_bytes() for p in made.out.rglob("*") if p.is_file() and p.name != ".lock"}
+    with pytest.raises(InputError, match="holds this study, finished"):
+        study(tmp_path / "out", rounds=2).run()
+    with pytest.raises(InputError, match="holds another study"):
+        study(tmp_path / "out", rounds=3).run()
+    (made.out / "summary.csv").rename(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"unfinished.*fedskip resume"):
+        study(tmp_path / "out", rounds=2).run()
+    (tmp_path / "gone").rename(made.out / "summary.csv")
+    assert before == {p: p.read_bytes() for p in made.out.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+def test_lock(tmp_path: Path) -> None:
+    from fedskip.files import locked
+
+    with locked(tmp_path / "out"), pytest.raises(InputError, match="in use by another process"):
+        study(tmp_path / "out", rounds=1).run()
+
+
+def test_corrupt_checkpoint(tmp_path: Path) -> None:
+    made = study(tmp_path / "out", rounds=4, checkpoint_every=2)
+    made.run()
+    _, path = found(made.out / "checkpoints", "toy")[-1]
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"checkpoint is damaged.*Delete it"):
+        study(tmp_path / "out", rounds=4, checkpoint_every=2).resume(rounds=6)
+    assert path.read_bytes() == bytes(content)
+    path.unlink()  # as it says
+    study(tmp_path / "out", rounds=4, checkpoint_every=2).resume()
+
+
+def test_divergence_is_contained(tmp_path: Path) -> None:
+    calm = study(tmp_path / "calm", methods=[FedAvg()], seeds=1, engine="loop").run()
+    wild = study(
+        tmp_path / "wild", methods=[FedAvg(), FedProx(mu=1e30), Scaffold()], seeds=1, engine="loop"
+    ).run()
+    lost = wild.summary.where(run="toy.FedProx(mu=1e+30).s0")[0]
+    assert lost["diverged"] is True
+    rows = wild.history.where(run="toy.FedProx(mu=1e+30).s0")
+    assert all(np.isfinite(rows.column("train_loss")))
+    same = ("round", "test_accuracy", "train_loss", "drift_mean")
+    for a, b in zip(calm.history, wild.history.where(method="FedAvg"), strict=True):
+        assert all(a[k] == b[k] for k in same)
+    assert wild.summary.where(method="SCAFFOLD")[0]["diverged"] is False
+
+
+def test_settings_validation_and_extras(tmp_path: Path) -> None:
+    results = study(
+        tmp_path / "out", methods=[FedAvg(), FedDyn()], rounds=6, eval_every=3, validation=0.25, slot_accuracy=True,
+        client_accuracy=True, seeds=1, settings=[{"name": "one"}, {"name": "two", "cohort": 2}],
+    ).run()  # fmt: skip
+    assert {row["setting"] for row in results.summary} == {"one", "two"}
+    rows = results.history.where(run="one.FedDyn.s0")
+    assert rows.column("round") == [3, 6]
+    assert all(row["val_accuracy"] is not None and row["slot_accuracy"] is not None for row in rows)
+    assert all(row["x_broadcast_accuracy"] is not None for row in rows)
+    assert results.summary[0]["best_val"] is not None
+    clients = Table.read(tmp_path / "out" / "clients.csv")
+    assert len(clients) == 2 * 2 * 8
+
+
+def test_local_and_cross_training(tmp_path: Path) -> None:
+    results = study(
+        tmp_path / "out", methods=[FedAvg(period="never")], rounds=6, eval_every=2, seeds=1,
+        settings=[
+            {"name": "local", "cohort": 8, "cohort_policy": "fixed"},
+            {"name": "cross", "cohort": 1, "cohort_policy": "cyclic"},
+        ],
+    ).run()  # fmt: skip
+    for name in ("local", "cross"):
+        rows = results.history.where(setting=name)
+        assert rows.column("round") == [2, 4, 6]
+        assert rows.column("merges") == [0, 0, 0]
+        assert results.summary.where(setting=name)[0]["final"] is None
+    assert len(list((tmp_path / "out" / "models").glob("local*.slot*.last.safetensors"))) == 8
+
+
+def test_paired_randomness(tmp_path: Path) -> None:
+    """All methods of a seed start from the same model and see the same cohorts and batches."""
+    results = study(tmp_path / "out", methods=[FedAvg(), FedProx(mu=0.0), Moon(mu=0.0)], engine="loop").run()
+    for seed in (0, 1):
+        rows = [results.history.where(seed=seed, round=r).column("train_loss") for r in range(1, 8)]
+        assert all(len(set(losses)) == 1 for losses in rows)
+    first = results.history.where(round=1)
+    assert first.where(seed=0)[0]["train_loss"] != first.where(seed=1)[0]["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"cohort": 9}, "cohort must be <= 8"),
+        ({"local": {"batch": 64}}, r"local\.batch must fit every client; client 0 has 16 samples, got 64.*small_clients"),
+        ({"methods": "fedavgg"}, "Did you mean 'fedavg'"),
+        ({"methods": "fedprox(mv=1)"}, "mu"),
+        ({"methods": "fedskip(period=0)"}, "period"),
+        ({"methods": "fedskip"}, "period"),
+        ({"device": "tpu"}, "device must be"),
+        ({"precision": "bf16"}, "precision must be fp32 or fp64"),
+        ({"local": {"optimizer": "adam"}}, "optimizer"),
+        ({"partition": {"kind": "dirichlett"}}, "Did you mean 'dirichlet'"),
+        ({"partition": {"kind": "dirichlet", "beta": -1}, "clients": 4}, r"partition\.beta"),
+        ({"loss": "cross_entropie"}, "Did you mean 'cross_entropy'"),
+        ({"init": "nowhere.safetensors"}, "existing file"),
+        ({"loss": lambda out, y: out.mean()}, "one number per sample"),
+        ({"model": nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None))}, "momentum=0.1"),
+        ({"model": nn.Linear(2, 2), "methods": "moon"}, r"features\(x\)"),
+    ],
+)  # fmt: skip
+def test_bad_input(tmp_path: Path, keys: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        study(tmp_path / "out", **keys).run()
+
+
+def test_nan_in_the_data(tmp_path: Path) -> None:
+    data = toy()
+    data.samples.x[5, 1] = float("nan")
+    with pytest.raises(InputError, match=r"data\.x must be finite; sample 5"):
+        study(tmp_path / "out", data=data).run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_small_clients(tmp_path: Path) -> None:
+    data = toy()
+    results = study(
+        tmp_path / "a", data=data, local={"batch": 12, "epochs": 1, "last_batch": "keep"}, seeds=1
+    ).run()
+    assert len(results.summary) == 6
+    short = study(
+        tmp_path / "b", data=data, local={"batch": 64, "small_clients": "short"}, seeds=1, rounds=2
+    ).run()
+    assert len(short.summary) == 6
+    with pytest.raises(InputError, match="cohort must be <= 0"):
+        study(tmp_path / "c", data=data, local={"batch": 64, "small_clients": "drop"}).run()
+
+
+def test_pretrained_init(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    from_file = study(
+        tmp_path / "a", init=str(tmp_path / "net.pt"), methods="fedavg", rounds=2, seeds=1
+    ).run()
+    from_module = study(tmp_path / "b", model=net, methods="fedavg", rounds=2, seeds=1).run()
+    assert from_file.history.column("train_loss") == from_module.history.column("train_loss")
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
+    with pytest.raises(InputError, match=r"init lacks 'one\.bias'"):
+        study(tmp_path / "c", init=str(tmp_path / "other.pt")).run()
+
+
+def test_many_tiny_clients_start_fast(tmp_path: Path) -> None:
+    """100,000 clients: no row for a client that nobody has visited."""
+    n = 100_000
+    x = torch.randn(3 * n, 2, generator=torch.Generator().manual_seed(0))
+    owner = np.repeat(np.arange(n), 3)
+    data = Dataset(
+        "many", Arrays(x, (x[:, 0] > 0).long()), lambda seed: (np.arange(3 * n), np.arange(100)), 2, owner
+    )
+    made = study(
+        tmp_path / "out", data=data, methods=[Scaffold()], rounds=2, seeds=1, local={"batch": 3, "epochs": 1}
+    )
+    made.run()
+    state = load_file(found(made.out / "checkpoints", "many")[-1][1])
+    assert 4 <= len(state["many.SCAFFOLD.s0/memory.c"]) <= 8
