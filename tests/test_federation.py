@@ -285,6 +285,20 @@ def test_the_drift_identity_holds_in_runs(method: Method) -> None:
         x = outcome.evaluated if outcome.broadcast is None else outcome.broadcast  # type: ignore[assignment]
 
 
+def test_a_look_at_slots_that_never_merge() -> None:
+    server = make_server(FedAvg(period="never"))
+    orders = server.orders(0)
+    replies = reply(orders, [10, 20, 50])
+    server.absorb(orders, replies)
+    seen = server.look(1)
+    assert (seen.evaluated, seen.merges) == (None, 0)
+    assert seen.slots is not None
+    assert torch.equal(seen.slots, replies.y)
+    p, w = torch.tensor([0.125, 0.25, 0.625], dtype=torch.float64), replies.y[:, :4]
+    torch.testing.assert_close(seen.drift_mean, p @ (w - p @ w).square().sum(1))
+    assert torch.equal(server.w, replies.y), "a look changes nothing"
+
+
 def test_train_loss_is_the_mean_over_the_steps_since_the_last_merge() -> None:
     server = make_server(FedAvg())
     for round in range(2):

@@ -29,8 +29,8 @@ def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
-    """1 where the highest score is the right class."""
-    return (output.argmax(1) == target).to(output.dtype)
+    """1 where the highest score, the first of equals, is the right class."""
+    return (output.max(1).indices == target).to(output.dtype)  # argmax is several times slower on a CPU
 
 
 def label_accuracy(output: Tensor, target: Tensor) -> Tensor:

@@ -28,11 +28,10 @@ Broken = Iterator[str]  # each ends the sentence "Here: ..."
 def check_method(method: Method | type[Method], **hyper: Any) -> None:
     """Hold a method, or a class made with `hyper`, against the contract that our own methods keep.
 
+    An `InputError` names the first rule that is broken, and how.
+
     >>> from fedskip.methods import FedProx
     >>> check_method(FedProx, mu=0.1)
-
-    Raises:
-        InputError: names the first rule that is broken, and how.
     """
     cls = method if isinstance(method, type) else type(method)
     if not issubclass(cls, Method):
@@ -58,8 +57,7 @@ def _hold(rules: list[Callable[[Any], Broken]], cls: type[Method], subject: Any)
 
 def is_frozen(cls: type[Method]) -> Broken:
     """A method is a frozen dataclass with keyword-only fields."""
-    decorated = "__dataclass_params__" in vars(cls)  # its own: a frozen class has frozen children only
-    if not decorated or not all(field.kw_only for field in dataclasses.fields(cls)):
+    if "__dataclass_params__" not in vars(cls) or not all(f.kw_only for f in dataclasses.fields(cls)):
         yield "@dataclass(frozen=True, kw_only=True) is missing above the class"
 
 
@@ -85,7 +83,7 @@ def reads_back(trial: Trial) -> Broken:
             yield f"{text(method)} does not"
 
 
-# --- what its functions do -----------------------------------------------------------------------------
+# --- what its functions and runs do --------------------------------------------------------------------
 
 
 def leaves_arguments(trial: Trial) -> Broken:
@@ -105,29 +103,27 @@ def repeats_itself(trial: Trial) -> Broken:
 
 def bends_rows(trial: Trial) -> Broken:
     """Terms are rows of x's dtype, one per visit: mu and weight (K, 1), anchor and linear (K, D),
-    previous (K, P). Where there is a mu there is an anchor."""
+    previous (K, P). Where there is a mu there is an anchor, and all visits have the same terms."""
     layout = trial.task.layout
     width = {"mu": 1, "contrast.weight": 1, "contrast.previous": layout.size}
     for call in trial.of("begin"):
         yield from call.misshapen(call.result, lambda name: width.get(name, layout.trainable))
         if (call.result.mu is None) != (call.result.anchor is None):
             yield "begin gave one of mu and anchor without the other"
+    if len(trial.kinds()) > 1:
+        yield "begin gave other terms later than at first: give zeros where there is nothing to add"
 
 
-def remembers_rows(trial: Trial) -> Broken:
-    """Of memory, `end` returns the rows that `remembers` declares as trainable, (K, D), and no others."""
+def returns_rows(trial: Trial) -> Broken:
+    """`end` returns as memory the rows that `remembers` declares as trainable, (K, D), and no others, and
+    as uploads rows, one per visit; all of x's dtype."""
     declared = {name for name, kind in trial.method.remembers.items() if kind == TRAINABLE}
     for call in trial.of("end"):
-        memory, _ = call.result
+        memory, upload = call.result
         for name in sorted(declared ^ set(memory)):
             yield f"{name!r} was " + ("returned but not declared" if name in memory else "not returned")
         yield from call.misshapen(memory, lambda _: trial.task.layout.trainable)
-
-
-def uploads_rows(trial: Trial) -> Broken:
-    """Uploads are rows of x's dtype, one per visit."""
-    for call in trial.of("end"):
-        yield from call.misshapen(call.result[1])
+        yield from call.misshapen(upload)
 
 
 def treats_rows_alone(trial: Trial) -> Broken:
@@ -171,9 +167,6 @@ def waits_for_results(trial: Trial) -> Broken:
             yield "begin looks at visit.first: remember something, or say sync = 'round'"
 
 
-# --- what a run of it does -----------------------------------------------------------------------------
-
-
 def runs(trial: Trial) -> Broken:
     """A method runs with a period of 2, also when a slot has no visit."""
     if trial.error:
@@ -183,10 +176,10 @@ def runs(trial: Trial) -> Broken:
 def goes_on(trial: Trial) -> Broken:
     """A run that is saved within a period and restored goes on as if nothing had happened."""
     whole, first, second = (trial.run(trial.skipping) for _ in range(3))
+    expected = train(Loop(trial.task), whole, ROUNDS).save()
     tensors, notes = copy.deepcopy(train(Loop(trial.task), first, ROUNDS - 1).save())
     second.restore(tensors, json.loads(json.dumps(notes)))
-    ends = [train(Loop(trial.task), run, ROUNDS).save() for run in (whole, second)]
-    if not equal(ends[0], ends[1]):
+    if not equal(train(Loop(trial.task), second, ROUNDS).save(), expected):
         yield "it went on differently"
 
 
@@ -202,6 +195,6 @@ def agrees(trial: Trial) -> Broken:
 
 FORM: list[Callable[[Any], Broken]] = [is_frozen, has_defaults]
 CONDUCT: list[Callable[[Any], Broken]] = [
-    has_names, reads_back, leaves_arguments, repeats_itself, bends_rows, remembers_rows, uploads_rows,
+    has_names, reads_back, leaves_arguments, repeats_itself, bends_rows, returns_rows,
     treats_rows_alone, keeps_tensors, merges_vectors, waits_for_results, runs, goes_on, agrees,
 ]  # fmt: skip

@@ -127,6 +127,11 @@ class Trial:
     def of(self, *names: str) -> Iterator[Call]:
         return (call for call in self.calls if call.name in names)
 
+    def kinds(self) -> set[tuple[str, ...]]:
+        """The sets of terms that `begin` has given."""
+        given = (flat(call.result).items() for call in self.of("begin"))
+        return {tuple(name for name, term in terms if term is not None) for terms in given}
+
 
 @dataclass(frozen=True)
 class Rounds:
@@ -147,7 +152,7 @@ def train(engine: Engine, run: Run, until: int) -> Run:
     return run
 
 
-# --- what is given and returned: tensors in dicts, tuples and dataclasses ----------------------------------------------------------
+# --- tensors in dicts, tuples and dataclasses ----------------------------------------------------------
 
 
 def facts(visit: Visit) -> dict[str, Tensor]:

@@ -1,0 +1,198 @@
+"""The documents say what the code does: columns, keys, defaults, methods, links, and code that runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import fedskip
+from fedskip.data.partition import KINDS
+from fedskip.history import HISTORY, SUMMARY, Table
+from fedskip.methods import parse, registry
+from fedskip.models import MODELS
+from fedskip.schedule import Decay
+from fedskip.spec import Local, Setting, StudySpec
+from test_study import numbers, study, weights
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+RUNNABLE = re.compile(r"<!-- runnable -->\n```python\n(.*?)```", re.DOTALL)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def section(document: str, heading: str) -> str:
+    """The text below a heading, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", document, re.DOTALL | re.MULTILINE)
+    assert found, f"no heading {heading!r}"
+    return found[1]
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of the first table, without its head."""
+    lines = [line for line in re.split(r"\n\n", text[text.index("|") :])[0].splitlines() if line[:1] == "|"]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def code(cell: str) -> str:
+    return cell.strip("`")
+
+
+@pytest.mark.parametrize(
+    ("heading", "columns"), [("history.csv", HISTORY), ("summary.csv", SUMMARY)], ids=["history", "summary"]
+)
+def test_columns(heading: str, columns: tuple[str, ...]) -> None:
+    assert [code(row[0]) for row in table(section(read("docs/numbers.md"), heading))] == list(columns)
+
+
+def test_columns_of_clients(tmp_path: Path) -> None:
+    study(tmp_path / "out", methods="fedavg", rounds=1, seeds=1, client_accuracy=True).run()
+    columns = Table.read(tmp_path / "out" / "clients.csv").columns
+    assert [code(row[0]) for row in table(section(read("docs/numbers.md"), "clients.csv"))] == list(columns)
+
+
+@pytest.mark.parametrize(
+    ("heading", "described"),
+    [("Keys of a setting", Setting), ("Local training", Local), ("Keys of the study", StudySpec)],
+)
+def test_keys(heading: str, described: type) -> None:
+    rows = table(section(read("docs/studies.md"), heading))
+    fields = {field.name: field for field in dataclasses.fields(described)}
+    assert {code(row[0]) for row in rows} == fields.keys()
+    for key, default, *_ in rows:
+        expected: Any = fields[code(key)].default
+        if default.startswith("`"):
+            expected = list(expected) if isinstance(expected, tuple) else expected
+            assert yaml.safe_load(code(default)) == expected, key
+        else:  # in words: it comes from elsewhere
+            assert expected in (None, dataclasses.MISSING), key
+
+
+def test_kinds_rules_and_names() -> None:
+    studies = read("docs/studies.md")
+    assert [code(row[0]) for row in table(section(studies, "Partitions"))] == list(KINDS)
+    rules = table(studies[studies.index("**Learning-rate rules.**") :])
+    for rule, _ in rules:
+        Decay.parse(code(rule))
+    models = next(row for row in table(section(studies, "Keys of a setting")) if row[0] == "`model`")
+    assert all(f"`{name}`" in models[2] for name in MODELS)
+
+
+def test_methods_as_text() -> None:
+    for entry, _ in table(section(read("docs/studies.md"), "Methods as text"))[
+        :-1
+    ]:  # the last is no real one
+        parse(code(entry))
+
+
+def test_methods_table() -> None:
+    methods = [parse(code(row[0]))[0] for row in table(section(read("README.md"), "Methods"))]
+    assert {type(method) for method in methods} == set(registry().values())
+    for method in methods:  # what is written is the default, so that it tells the defaults
+        assert method == type(method)(period=method.period)
+    # the bytes are 4P each way but for SCAFFOLD, which sends the trainable part along
+    costs = {code(row[0]).split("(")[0]: row[4] for row in table(section(read("README.md"), "Methods"))}
+    assert {name for name, bytes_ in costs.items() if "D" in bytes_} == {"scaffold"}
+    memory = {code(row[0]).split("(")[0]: row[3] for row in table(section(read("README.md"), "Methods"))}
+    remembers = {name for name, method in registry().items() if method.remembers}
+    assert {name for name, cell in memory.items() if cell != "–"} == remembers
+
+
+def test_every_method_has_its_details() -> None:
+    details = read("docs/methods.md")
+    headings = " ".join(re.findall(r"^### (.*)$", details, re.MULTILINE))
+    assert all(method.title in headings for method in registry().values())
+
+
+def test_dependencies() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    needed = {re.split(r"[<>=\[ ]", entry)[0] for entry in project["dependencies"]}
+    listed = [row[0] for row in table(section(read("README.md"), "Dependencies"))]
+    assert {name for name in listed if "optional" not in name} == needed
+
+
+def test_version() -> None:
+    assert f"## [{fedskip.__version__}]" in read("CHANGELOG.md")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_links(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, link
+
+
+BLOCKS = [
+    pytest.param(block, id=f"{document.name}-{number}")
+    for document in DOCUMENTS
+    for number, block in enumerate(RUNNABLE.findall(document.read_text(encoding="utf-8")))
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_code_runs(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """What readers would paste into a file works, here with fewer rounds."""
+    ran = []
+
+    class Short(fedskip.Study):
+        def __init__(self, out: Any = None, **keys: Any) -> None:
+            local = {**keys.get("local", {}), "max_steps": 2}
+            super().__init__(out, **keys | {"rounds": 5, "seeds": 1, "compile": False, "local": local})
+
+        def run(self, *arguments: Any, **options: Any) -> fedskip.Results:
+            ran.append(super().run(*arguments, **options))
+            return ran[-1]
+
+    name = "pasted_" + re.sub(r"\W", "_", request.node.callspec.id)
+    (tmp_path / f"{name}.py").write_text(block, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(fedskip, "Study", Short)
+    importlib.import_module(name)
+    assert ran
+    assert all(row["rounds"] == 5 and not row["diverged"] for row in ran[0].summary)
+
+
+def test_there_is_code_to_run() -> None:
+    assert len(BLOCKS) >= 3
+
+
+def test_loop_runs_do_not_depend_on_their_company(tmp_path: Path) -> None:
+    """docs/determinism.md: with `loop`, other methods and seeds in the setting change no bits."""
+    study(tmp_path / "many", engine="loop", methods="fedavg, fedskip(period=3), scaffold").run()
+    study(tmp_path / "one", engine="loop", methods="fedskip(period=3)", seeds=1).run()
+    many, one = weights(tmp_path / "many"), weights(tmp_path / "one")
+    assert one.items() <= many.items()
+    assert all(row in numbers(tmp_path / "many") for row in numbers(tmp_path / "one"))
+
+
+@pytest.mark.parametrize(
+    "keys", [{"slot_accuracy": True}, {"client_accuracy": True}, {"workers": 1}], ids=str
+)
+def test_what_does_not_change_bits(tmp_path: Path, keys: dict[str, Any]) -> None:
+    few = {"methods": "fedavg, fedskip(period=3)", "seeds": 1, "engine": "loop"}
+    study(tmp_path / "without", **few).run()
+    study(tmp_path / "with", **few | keys).run()
+    assert weights(tmp_path / "without") == weights(tmp_path / "with")
