@@ -27,6 +27,7 @@ from fedskip.engine.plan import MASKED, SIZES, busy_rows, table_sizes
 from fedskip.engine.step import StackedStep, Uses, has_compiler, lift_constants
 from fedskip.errors import InputError
 from fedskip.federation import Run
+from fedskip.machine import Machine
 from fedskip.methods import FedAvg, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.methods.base import State, Terms, Visit
 from fedskip.models import build, key_dropout
@@ -333,6 +334,29 @@ def normed(local: Local = LOCAL, dtype: torch.dtype = torch.float64) -> Task:
         return make_task(Normed(), pool((6,)), local, dtype=dtype)
 
 
+class Unit(nn.Module):
+    """A representation of length one, which all-zero weights do not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(6, 3)
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.dense(x)
+        return output, output / output.norm(dim=1, keepdim=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x)[0]
+
+
+def test_a_first_visit_of_moon_meets_no_model_of_zeros() -> None:
+    with rng.torch_scope("unit"):
+        task = make_task(Unit(), pool((6,)), LOCAL)
+    loop, stacked = both(task, [Moon(mu=2.0), FedAvg()], rounds=1)
+    assert torch.equal(loop[0].server.x, loop[1].server.x)
+    assert_agree(stacked, loop, rtol=1e-9, atol=1e-12)
+
+
 class Odd(nn.Module):
     """A frozen layer, a parameter that the loss never sees, a scalar, and tied weights."""
 
@@ -499,14 +523,15 @@ def test_a_compiled_step_equals_the_plain_one() -> None:
 def test_without_a_compiler_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fedskip.engine.stacked.has_compiler", lambda: False)
-    task = task_of("perceptron")
-    engine = Stacked(task, [2], compile=True)
+    spec: Any = SimpleNamespace(
+        engine="stacked", device="cpu", precision="fp32", compile=True, threads=None, workers=None,
+        deterministic=True,
+    )  # fmt: skip
+    for found in (False, True):
+        monkeypatch.setattr("fedskip.machine.has_compiler", lambda found=found: found)
+        assert Machine.of(spec, make_module("perceptron"), "perceptron").compile == found
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no C++ compiler" in caplog.text
-    [run] = runs_of(task, [FedAvg()])
-    train(engine, run, 1)
-    assert run.round == 1
 
 
 # --- what engines refuse -------------------------------------------------------------------------------
@@ -533,6 +558,15 @@ def test_an_objective_of_its_own_runs_in_the_loop_and_only_there() -> None:
     [refused] = runs_of(bare, [Penalised()])
     with pytest.raises(InputError, match="cannot be 'stacked' for a method with its own objective"):
         train(stacked_for(bare, [refused]), refused, 1)
+
+
+def test_a_term_that_was_not_planned_for_is_refused() -> None:
+    """Rather than dropped without a word."""
+    task = task_of("perceptron")
+    for method in (FedProx(), Scaffold()):
+        [run] = runs_of(task, [method])
+        with pytest.raises(ValueError, match="same kinds of terms in every round"):
+            train(stacked_for(task, [run], Uses()), run, 1)
 
 
 def test_batchnorm_with_short_batches_is_refused() -> None:

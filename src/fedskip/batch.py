@@ -122,8 +122,8 @@ class Batch:
     def _wanted(self, entry: Entry, outcome: Outcome) -> bool:
         """Merges are thinned by `eval_every`; the last one always counts."""
         every, period = self.prepared.setting.eval_every, entry.run.server.period
-        last = not any(period.merges(t) for t in range(outcome.round + 1, self.rounds + 1))
-        if outcome.round // every == entry.evaluated_at // every and not last:
+        due = outcome.round // every > entry.evaluated_at // every
+        if not due and any(period.merges(t) for t in range(outcome.round + 1, self.rounds + 1)):
             return False
         entry.evaluated_at = outcome.round
         return True
@@ -213,22 +213,18 @@ class Batch:
 
     def summary(self, entry: Entry) -> Row:
         """What the run itself knows at its end; rounds and bytes count, merged or not."""
-        server = entry.run.server
-        return entry.about(self.name) | {
+        server, division = entry.run.server, self.prepared.division(entry.seed)
+        row = entry.about(self.name) | {
             "final": entry.final,
             "rounds": entry.run.round,
             "merges": server.merges - (entry.final is not None),
             "bytes_total": server.bytes_down + server.bytes_up,
             "diverged": entry.diverged,
-            "full_test": self._full_test(entry),
         }
-
-    def _full_test(self, entry: Entry) -> float | None:
-        """The last model on the whole test set."""
-        if entry.last_model is None:
-            return None
-        model = entry.last_model.reshape(-1, entry.last_model.shape[-1])
-        return float(self.evaluator(model, self.prepared.division(entry.seed).test).metric.mean())
+        if entry.last_model is not None and len(division.evaluated) < len(division.test):
+            model = entry.last_model.reshape(-1, entry.last_model.shape[-1])
+            row["full_test"] = float(self.evaluator(model, division.test).metric.mean())
+        return row
 
     def client_scores(self, entry: Entry) -> np.ndarray | None:
         """The last model's accuracy on each natural client's test samples; NaN where it has none."""

@@ -140,9 +140,7 @@ def main(
     setting, module = prepared.setting, prepared.task.module
     machine = Machine.of(spec, module, None)
     workers = Machine.of(config.build(config.Tree(keys | {"engine": "loop"})), module, None).workers
-    print(
-        f"{name}: {rows} rows on {machine.device} ({machine.device_name}), {TURNS} turns of {SECONDS:.0f} s each"
-    )
+    print(f"{name}: {rows} rows on {machine.device_name}, {TURNS} turns of {SECONDS:.0f} s each")
 
     def runs() -> list[Run]:
         return [prepared.run(method, seed) for method in setting.methods for seed in setting.seeds]

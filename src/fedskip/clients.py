@@ -96,4 +96,8 @@ class Clients:
     def _facts(self, orders: Orders, routes: Sequence[Route]) -> tuple[State, Visit]:
         memory, first = self.memory.recall(orders.clients)
         steps, a = [route.steps for route in routes], [route.a for route in routes]
-        return memory, Visit(orders.x, self.omega[orders.clients], steps, a, first)
+        visit = Visit(orders.x, self.omega[orders.clients], steps, a, first)
+        for name, kind in self.method.remembers.items():
+            if kind == MODEL:  # until it has one, the received: some modules make NaN of all zeros
+                memory[name] = torch.where(visit.first, orders.x, memory[name])
+        return memory, visit

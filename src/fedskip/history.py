@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,12 @@ class HistoryFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.table = Table.read(path) if path.exists() else Table(HISTORY)
+        self.table = Table(HISTORY)
+        if path.exists():
+            text = path.read_text()
+            if not text.endswith("\n"):  # a kill has cut the last line short
+                write_text(path, text[: text.rfind("\n") + 1])
+            self.table = Table.read(path)
 
     def append(self, rows: Iterable[Row]) -> None:
         rows = list(rows)
@@ -101,8 +107,13 @@ class HistoryFile:
             file.write(Table(HISTORY, rows).csv().split("\n", 1)[1])
         self.table.rows += rows
 
+    def sync(self) -> None:
+        """Make sure that the disk has it all, so that no checkpoint is ever ahead of its history."""
+        with self.path.open("a") as file:
+            os.fsync(file.fileno())
+
     def cut(self, setting: str, round: int) -> None:
-        """Forget what a setting recorded after a round; a half-written line goes too."""
+        """Forget what a setting recorded after a round."""
         kept = [row for row in self.table if row["setting"] != setting or row["round"] <= round]
         self.table = Table(HISTORY, kept)
         write_text(self.path, self.table.csv())

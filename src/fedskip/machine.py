@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from dataclasses import asdict, dataclass
@@ -15,6 +16,8 @@ from fedskip.engine.step import has_compiler
 from fedskip.errors import InputError
 from fedskip.models import stacking_obstacles
 from fedskip.spec import StudySpec
+
+log = logging.getLogger(__name__)
 
 # The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop.
 AUTO = {("perceptron", "cpu"): "stacked"}
@@ -45,6 +48,8 @@ class Machine:
                 engine = "loop"
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         stacked = engine == "stacked"
+        if stacked and spec.compile and not has_compiler():
+            log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
         name = (
             torch.cuda.get_device_name(device) if device != "cpu" else torch.backends.cpu.get_cpu_capability()
         )

@@ -102,6 +102,9 @@ def prepare(
     dataset = setting.data if isinstance(setting.data, Dataset) else load(**options(setting.data))
     setting = setting.filled(dataset.defaults)
     check_finite(dataset)
+    if setting.client_accuracy and dataset.owner is None:
+        fix = "it needs test samples that belong to clients, as LEAF's data sets have"
+        raise InputError("client_accuracy", f"cannot be had for {dataset.name!r}", True, fix)
     seeds = sorted({partition_seed(setting, seed) for seed in setting.seeds})
     divisions = {seed: divide(setting, dataset, seed, saved) for seed in seeds}
     template = make_module(setting, dataset, setting.seeds[0], "init").to(device, dtype)

@@ -150,7 +150,7 @@ class StudySpec:
     engine: Literal["auto", "loop", "stacked"] = "auto"
     device: str = "auto"  # cuda where there is one
     compile: bool = True
-    workers: int | None = None  # processes of the loop engine; None: one per core
+    workers: int | None = None  # threads of the loop engine, one visit each; None: one per core
     threads: int | None = None  # of torch; None: what suits the machine
     precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
     deterministic: bool = True

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 
@@ -194,16 +195,18 @@ class Study:
         while batch.round < batch.rounds:
             until = min(batch.rounds, (batch.round // every + 1) * every)
             batch.advance(until)
+            history.sync()
             save_checkpoint(self.out / "checkpoints", batch.name, until, *batch.save())
             progress.checkpoint(batch)
             if stop.is_set() and batch.round < batch.rounds:
                 raise Interrupted
 
     def _summary(self, batch: Batch, history: HistoryFile) -> list[Row]:
-        return [
-            batch.summary(entry) | summarise(history.table.where(run=entry.name), rounds=batch.rounds)
-            for entry in batch.entries
-        ]
+        rows = []
+        for entry in batch.entries:
+            measured = summarise(history.table.where(run=entry.name), rounds=batch.rounds)
+            rows.append({"full_test": measured["last"]} | batch.summary(entry) | measured)
+        return rows
 
     def _outputs(self, batch: Batch) -> list[Row]:
         """Write the trained models; give the rows of clients.csv."""
@@ -280,6 +283,7 @@ def client_rows(batch: Batch, entry: Entry) -> list[Row]:
     return [
         entry.about(batch.name) | {"client": names[i] if names else i, "test_accuracy": float(score)}
         for i, score in enumerate(scores)
+        if np.isfinite(score)
     ]
 
 

@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 from fedskip.engine.base import Task, per_sample, torch_threads
 from fedskip.engine.step import stackable
 
-CHUNK = 500  # samples of a forward pass of one model
+CHUNK = 100  # samples of a forward pass of one model; larger activations only make the allocator work
 STACKED_CHUNK = 65_536  # samples times models of a stacked forward pass
 
 
@@ -44,7 +44,8 @@ class Evaluator:
         by_group = None
         if groups is not None:
             sums = np.stack([np.bincount(groups, weights=row) for row in metric.cpu().numpy()])
-            by_group = sums / np.maximum(np.bincount(groups), 1)
+            with np.errstate(invalid="ignore"):  # a group without samples has no mean
+                by_group = sums / np.bincount(groups)
         return Scores(metric.mean(1).cpu().numpy(), loss.mean(1).cpu().numpy(), by_group)
 
     def _measure(self, output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,8 +89,8 @@ class Evaluator:
         own = self._own
         if not hasattr(own, "module"):
             own.module = copy.deepcopy(self.task.module).eval()
-        if getattr(own, "holds", None) != (id(models), m):
+        if getattr(own, "models", None) is not models or own.m != m:
             self.task.layout.load(own.module, models[m])
-            own.holds = (id(models), m)
+            own.models, own.m = models, m
         module: nn.Module = own.module
         return module

@@ -10,7 +10,6 @@ What happens in which order is a function of the routes alone, never of timing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,12 +17,10 @@ import numpy as np
 import torch
 
 from fedskip.engine.base import Task, Trained, Visits, Work, draws, torch_threads
-from fedskip.engine.step import Rows, StackedStep, Uses, has_compiler
+from fedskip.engine.step import Rows, StackedStep, Uses
 from fedskip.errors import InputError
 from fedskip.models import stacking_obstacles
 from fedskip.rng import fold
-
-log = logging.getLogger(__name__)
 
 PLAIN = Uses()
 BLOCK = 256  # steps whose indices are sent to the device together
@@ -73,9 +70,6 @@ class Stacked:
                 "engine", "cannot be 'stacked' for BatchNorm with short batches", task.local.last_batch,
                 "use engine=loop, or local.last_batch=drop and local.small_clients=drop",
             )  # fmt: skip
-        if compile and not has_compiler():
-            log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
-            compile = False
         self.threads = threads
         self.plain = Table(sizes, StackedStep(task, uses, compile))
         self.contrast = Table(contrast_sizes, StackedStep(task, uses | Uses(contrast=True), compile))
@@ -200,6 +194,8 @@ class Table:
         """The matrices of visits that begin."""
         x, terms, uses = visits.x, visits.terms, self.step.uses
         k, d = len(x), self.step.task.layout.trainable
+        if (terms.mu is not None and not uses.pull) or (terms.linear is not None and not uses.linear):
+            raise ValueError("a method must give the same kinds of terms in every round")
         keys = torch.tensor([route.key for route in visits.routes], device=x.device)
         rows = {
             "y": x,

@@ -169,7 +169,9 @@ class Method:
     def label(self) -> str:
         """How tables call it: FedAvg, FedSkip-5, SCAFFOLD+skip-5, FedProx(mu=0.01)."""
         title = self.title
-        if self.period != 1 and title == "FedAvg":
+        if self.period == "never":
+            title += "-unmerged"
+        elif self.period != 1 and title == "FedAvg":
             title = f"FedSkip-{self.period}"
         elif self.period != 1:
             title += f"+skip-{self.period}"
