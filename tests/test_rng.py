@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import numpy as np
@@ -204,3 +205,14 @@ def test_a_counter_of_a_counter_is_independent_of_both() -> None:
     assert chi_square(np.histogram2d(table.ravel(), table.T.ravel(), bins=12)[0]) < 4
     shifted = np.corrcoef(table[1:, :-1].ravel(), table[:-1, 1:].ravel())[0, 1]
     assert abs(shifted) < 4.5 / 300
+
+
+def test_shuffles_are_those_of_the_stream() -> None:
+    items = np.arange(50) * 3
+    for parts in ((1, "a"), (2, "a"), (1, "a")):
+        expected = rng.stream(*parts).permuted(np.tile(items, (4, 1)), axis=1)
+        assert (rng.shuffles(items, 4, *parts) == expected).all()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda k: rng.shuffles(items, 4, k), range(200)))
+    for k, orders in enumerate(found):
+        assert (orders == rng.stream(k).permuted(np.tile(items, (4, 1)), axis=1)).all()

@@ -30,7 +30,7 @@ from fedskip.machine import Machine, versions
 from fedskip.prepare import Prepared, prepare
 
 TURNS = 3
-ROUNDS = 5  # played at a time; a study goes further from one checkpoint to the next
+ROUNDS = 10  # played at a time; a study goes further from one checkpoint to the next
 SECONDS = 4.0  # of each contestant in a turn
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedskip.data.base import Samples, TestTransform, TrainTransform
 from fedskip.errors import InputError
 from fedskip.methods.base import Terms
-from fedskip.rng import stream
+from fedskip.rng import shuffles
 from fedskip.schedule import Decay
 from fedskip.spec import Local
 from fedskip.stack import Layout
@@ -120,7 +120,7 @@ def route(key: int, indices: np.ndarray, local: Local, round: int = 0, rounds: i
     """The steps of one visit: every epoch is a fresh order of the client's samples, cut into batches."""
     per_epoch, steps = batches_per_epoch(len(indices), local), steps_of(len(indices), local)
     epochs = math.ceil(steps / per_epoch)
-    orders = stream(key).permuted(np.tile(indices, (epochs, 1)), axis=1)
+    orders = shuffles(indices, epochs, key)
     width = per_epoch * local.batch
     if width > len(indices):  # the last batch of an epoch is short
         orders = np.pad(orders, ((0, 0), (0, width - len(indices))), constant_values=-1)

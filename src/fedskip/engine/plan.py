@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 SIZES = 8  # each is a compile on a CPU, a captured graph on a GPU
-MASKED = 0.15  # the share of a round's work that may go into rows that are not active
+MASKED = 0.12  # the share of the work that may go into rows that are not active
 
 
 def busy_rows(runs: Sequence[Sequence[np.ndarray]]) -> Counter[int]:
