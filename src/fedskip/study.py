@@ -152,8 +152,12 @@ class Study:
         write_text(self.out / "summary.csv", table.csv())
         if clients:
             write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
+        results = Results(self.out, history.table, table)
+        from fedskip.report.page import write_report  # matplotlib is slow to import, and only needed here
+
+        write_report(results, self.spec)
         progress.finished()
-        return Results(self.out, history.table, table)
+        return results
 
     def _batch(
         self,

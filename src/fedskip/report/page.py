@@ -1,0 +1,106 @@
+"""A study to look at: figures as SVG, and one HTML page with the table, the figures and the study itself."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from fedskip.files import write_text
+from fedskip.history import Table
+from fedskip.report.table import by_method, closing
+from fedskip.spec import Setting, StudySpec
+from fedskip.study import Results
+
+# name of the file -> its columns of history.csv, the labels of the axes, and whether y is logarithmic
+FIGURES = {
+    "accuracy": ("round", "test_accuracy", "round", "test metric", False),
+    "bytes": ("bytes", "test_accuracy", "bytes sent, both ways", "test metric", False),
+    "loss": ("round", "train_loss", "round", "training loss", False),
+    "drift": ("round", "drift_mean", "round", "drift of the slots from their mean", True),
+}
+STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
+pre{overflow-x:auto;background:#f6f6f6;padding:1rem;font-size:13px}svg{max-width:100%;height:auto}"""
+
+
+def write_report(results: Results, spec: StudySpec) -> None:
+    """Write figures/*.svg and report.html into the study's folder."""
+    shown = []
+    for setting in spec.settings:
+        if setting.reference:
+            continue
+        shown.append(f"<h2>{html.escape(setting.name)}</h2>")
+        for name in FIGURES:
+            drawing = draw(name, setting, results, spec)
+            write_text(results.out / "figures" / f"{setting.name}.{name}.svg", drawing)
+            shown.append(drawing[drawing.index("<svg") :])
+    study = html.escape((results.out / "study.yaml").read_text())
+    title = html.escape(spec.name)
+    write_text(
+        results.out / "report.html",
+        f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
+        f"<pre>{table(results, spec)}</pre>{''.join(shown)}<h2>study.yaml</h2><pre>{study}</pre>\n",
+    )
+
+
+def table(results: Results, spec: StudySpec) -> str:
+    """The closing table, as on the terminal."""
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(closing(results, spec))
+    return console.export_html(inline_styles=True, code_format="{code}")
+
+
+def draw(name: str, setting: Setting, results: Results, spec: StudySpec) -> str:
+    """One figure: a line per method, the mean over its seeds, in a band from the lowest to the highest."""
+    x, y, across, up, logarithmic = FIGURES[name]
+    with rc_context({"svg.hashsalt": "fedskip", "svg.fonttype": "none"}):  # the same study, the same file
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.add_subplot()
+        for label, runs in by_method(results.history.where(setting=setting.name)).items():
+            _line(axes, label, runs, _value(x), _value(y))
+        for reference in spec.settings if y == "test_accuracy" else ():
+            last = [
+                row["last"]
+                for row in results.summary.where(setting=reference.name)
+                if row["last"] is not None
+            ]
+            if reference.reference and last:
+                axes.axhline(fmean(last), color="grey", linestyle="--", label=reference.name)
+        axes.set(xlabel=across, ylabel=up, title=f"{setting.name}: {up}")
+        if logarithmic:
+            axes.set_yscale("log")
+        axes.grid(alpha=0.3)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
+
+
+def _value(column: str) -> Callable[[dict[str, Any]], float]:
+    if column == "bytes":
+        return lambda row: float(row["bytes_down"] + row["bytes_up"])
+    return lambda row: float(row[column])
+
+
+def _line(
+    axes: Axes,
+    label: str,
+    runs: Table | list[dict[str, Any]],
+    x: Callable[[dict[str, Any]], float],
+    y: Callable[[dict[str, Any]], float],
+) -> None:
+    points: dict[float, list[float]] = {}
+    for row in runs:
+        points.setdefault(x(row), []).append(y(row))
+    at = sorted(points)
+    (line,) = axes.plot(at, [fmean(points[v]) for v in at], label=label, marker="." if len(at) < 30 else None)
+    if max(map(len, points.values()), default=0) > 1:
+        low, high = [min(points[v]) for v in at], [max(points[v]) for v in at]
+        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
