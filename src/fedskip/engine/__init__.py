@@ -10,7 +10,7 @@ import numpy as np
 
 from fedskip.engine.base import Engine, Task, Trained, Visits, Work, steps_of
 from fedskip.engine.loop import Loop
-from fedskip.engine.plan import busy_rows, table_sizes
+from fedskip.engine.plan import SIZES, busy_rows, table_sizes
 from fedskip.engine.stacked import Stacked
 from fedskip.engine.step import Uses
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Loop", "Stacked", "Task", "Trained", "Visits", "Work", "make_engine"]
 
+CONTRAST_SIZES = 3  # of all the sizes, where only some rows have a contrast
 PLANNED = 16  # rounds of each run that the table sizes are planned from
 
 
@@ -34,10 +35,11 @@ def make_engine(prepared: Prepared, machine: Machine, runs: Sequence[Run]) -> En
         terms = run.clients.begin(run.server.orders(0)).terms
         uses |= Uses(pull=terms.mu is not None, linear=terms.linear is not None)
         planned[terms.contrast is not None].append(_stretches(run, prepared.task))
+    few = CONTRAST_SIZES if planned[False] and planned[True] else 0
     return Stacked(
         prepared.task,
-        table_sizes(busy_rows(planned[False])),
-        table_sizes(busy_rows(planned[True])),
+        table_sizes(busy_rows(planned[False]), limit=SIZES - few),
+        table_sizes(busy_rows(planned[True]), limit=few or SIZES),
         uses=uses,
         compile=machine.compile,
         threads=machine.threads,
