@@ -17,14 +17,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedskip import rng
 from fedskip.data import Arrays
 from fedskip.engine import Loop, Stacked, Task, Trained, Visits, make_engine
 from fedskip.engine.base import momentum_sum, route, steps_of
 from fedskip.engine.plan import MASKED, SIZES, busy_rows, table_sizes
-from fedskip.engine.step import StackedStep, Uses, has_compiler, lift_constants
+from fedskip.engine.step import StackedStep, Uses, has_compiler
 from fedskip.errors import InputError
 from fedskip.federation import Run
 from fedskip.machine import Machine
@@ -516,7 +515,7 @@ def test_a_compiled_step_equals_the_plain_one() -> None:
     engine = stacked_for(task, compiled, compile=True)
     train_together(engine, compiled, 2)
     assert_agree(compiled, plain, rtol=1e-4, atol=1e-5)
-    [(compute, _)] = engine.plain.step.traced.values()
+    [compute] = engine.plain.step.traced.values()
     assert not isinstance(compute, torch.fx.GraphModule), "it was really compiled"
 
 
@@ -745,29 +744,23 @@ def test_an_engine_is_planned_for_the_rows_that_will_be_there() -> None:
     assert isinstance(make_engine(prepared, machine, runs), Loop)  # type: ignore[arg-type]
 
 
-# --- constants of a trace ------------------------------------------------------------------------------
+# --- what a trace holds --------------------------------------------------------------------------------
 
 
-def test_constants_become_inputs() -> None:
-    one, two = torch.arange(3.0), torch.tensor([10.0])
-
-    def function(x: Tensor) -> Tensor:
-        return x * one + two + one
-
-    graph = make_fx(function)(torch.ones(3))
-    constants = lift_constants(graph)
-    assert len(constants) == 2, "one that is used twice is lifted once"
-    assert {id(t) for t in constants} == {id(one), id(two)}
-    assert graph(torch.ones(3), *constants).tolist() == [10, 12, 14]
-    others = [torch.zeros_like(t) if t is one else t for t in constants]
-    assert graph(torch.ones(3), *others).tolist() == [10, 10, 10]
-    assert not [node for node in graph.graph.nodes if node.op == "get_attr"]
-
-
-def test_a_trace_without_constants_has_none_to_lift() -> None:
-    graph = make_fx(lambda x: x + 1)(torch.ones(2))
-    assert lift_constants(graph) == []
-    assert graph(torch.ones(2)).tolist() == [2, 2]
+@pytest.mark.parametrize(
+    "compile", [False, pytest.param(True, marks=pytest.mark.skipif(not has_compiler(), reason="no compiler"))]
+)
+def test_a_loss_may_hold_tensors(compile: bool) -> None:
+    """Class weights, say: they become part of the trace."""
+    weights = torch.linspace(0.5, 2.0, 10, dtype=torch.float64)
+    plain = task_of("perceptron")
+    task = replace(plain, loss=lambda output, target: weights[target] * plain.loss(output, target))
+    loop, stacked, unweighted = (runs_of(each, [FedAvg()]) for each in (task, task, plain))
+    train_together(Loop(task), loop, 1)
+    train_together(stacked_for(task, stacked, compile=compile), stacked, 1)
+    train_together(Loop(plain), unweighted, 1)
+    assert_agree(stacked, loop, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(loop[0].server.x, unweighted[0].server.x)
 
 
 def test_the_pool_is_not_part_of_the_trace() -> None:
@@ -776,6 +769,7 @@ def test_the_pool_is_not_part_of_the_trace() -> None:
     [run] = runs_of(task, [FedAvg()])
     engine = stacked_for(task, [run])
     train(engine, run, 1)
-    [(graph, constants)] = engine.plain.step.traced.values()
+    [graph] = engine.plain.step.traced.values()
     assert isinstance(graph, torch.fx.GraphModule)
-    assert all(t.numel() < task.samples.x.numel() for t in [*constants, *graph.buffers()])  # type: ignore[attr-defined]
+    held = [getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"]
+    assert all(t.numel() < task.samples.x.numel() for t in held)  # type: ignore[attr-defined]

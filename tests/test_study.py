@@ -274,6 +274,12 @@ def test_divergence_is_contained(tmp_path: Path) -> None:
     for a, b in zip(calm.history, wild.history.where(method="FedAvg"), strict=True):
         assert all(a[k] == b[k] for k in same)
     assert wild.summary.where(method="SCAFFOLD")[0]["diverged"] is False
+    assert lost["rounds"] == (rows[-1]["round"] if len(rows) else 0)
+    (tmp_path / "wild" / "summary.csv").rename(tmp_path / "summary.csv")
+    study(
+        tmp_path / "wild", methods=[FedAvg(), FedProx(mu=1e30), Scaffold()], seeds=1, engine="loop"
+    ).resume()
+    assert (tmp_path / "wild" / "summary.csv").read_text() == (tmp_path / "summary.csv").read_text()
 
 
 def test_settings_validation_and_extras(tmp_path: Path) -> None:

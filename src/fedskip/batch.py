@@ -212,15 +212,12 @@ class Batch:
         self.evaluate()
 
     def summary(self, entry: Entry) -> Row:
-        """What the run itself knows at its end; rounds and bytes count, merged or not."""
+        """What the run knows beside its history; rounds and bytes after the last merge count, too."""
         server, division = entry.run.server, self.prepared.division(entry.seed)
-        row = entry.about(self.name) | {
-            "final": entry.final,
-            "rounds": entry.run.round,
-            "merges": server.merges - (entry.final is not None),
-            "bytes_total": server.bytes_down + server.bytes_up,
-            "diverged": entry.diverged,
-        }
+        row = entry.about(self.name) | {"final": entry.final, "diverged": entry.diverged}
+        if not entry.diverged:  # else its last finite numbers stand
+            row["rounds"] = entry.run.round
+            row["bytes_total"] = server.bytes_down + server.bytes_up
         if entry.last_model is not None and len(division.evaluated) < len(division.test):
             model = entry.last_model.reshape(-1, entry.last_model.shape[-1])
             row["full_test"] = float(self.evaluator(model, division.test).metric.mean())

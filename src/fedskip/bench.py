@@ -21,11 +21,11 @@ import torch
 
 from fedskip import config
 from fedskip.data import Arrays, Dataset
-from fedskip.engine import Engine, Loop, Trained, Visits, make_engine
+from fedskip.engine import Engine, Loop, make_engine
 from fedskip.engine.base import torch_threads
 from fedskip.engine.stacked import Stacked
 from fedskip.errors import InputError, unknown
-from fedskip.federation import Run
+from fedskip.federation import Rounds, Run
 from fedskip.machine import Machine, versions
 from fedskip.prepare import Prepared, prepare
 
@@ -52,23 +52,6 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class Rounds:
-    """A `Work` that plays some more rounds of all runs and evaluates nothing."""
-
-    def __init__(self, runs: list[Run]) -> None:
-        self.runs, self.until, self.steps = runs, 0, 0
-        self.owner: dict[Visits, Run] = {}
-
-    def ready(self) -> list[Visits]:
-        found = [(visits, run) for run in self.runs for visits in run.ready(self.until)]
-        self.owner.update(found)
-        return [visits for visits, _ in found]
-
-    def done(self, visits: Visits, ks: list[int], trained: Trained) -> None:
-        self.steps += sum(visits.routes[k].steps for k in ks)
-        self.owner[visits].done(visits, ks, trained)
-
-
 def contestant(engine: Engine, runs: list[Run]) -> Callable[[], tuple[int, float]]:
     """Plays rounds for a while: gives steps and seconds. Rounds that traced or compiled are left out."""
     work = Rounds(runs)
@@ -83,7 +66,6 @@ def contestant(engine: Engine, runs: list[Run]) -> Callable[[], tuple[int, float
                 torch.cuda.synchronize()
             if _traced(engine) == traced:
                 steps, seconds = steps + work.steps - before, seconds + time.perf_counter() - started
-        work.owner.clear()
         return steps, seconds
 
     return play

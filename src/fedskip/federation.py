@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from fedskip.engine.base import Trained, Visits
 from fedskip.methods.base import State
 from fedskip.server import Orders, Outcome, Replies, Saved, Server, draw_cohort
 
-__all__ = ["Clients", "Memory", "Orders", "Outcome", "Replies", "Run", "Saved", "Server", "draw_cohort"]
+__all__ = [
+    "Clients", "Memory", "Orders", "Outcome", "Replies", "Rounds", "Run", "Saved", "Server", "draw_cohort",
+]  # fmt: skip
 
 
 class Run:
@@ -121,6 +124,25 @@ class Run:
     def _looks(self, rounds: int) -> bool:
         """Whether a run without merges is evaluated after so many rounds."""
         return not self.server.period.segments and rounds % self.look_every == 0
+
+
+class Rounds:
+    """A `Work` of some runs, played up to a round; what comes of them is evaluated by nobody."""
+
+    def __init__(self, runs: Sequence[Run], until: int = 0) -> None:
+        self.runs, self.until = runs, until
+        self.steps = 0  # client-steps done
+        self._owner: dict[Visits, Run] = {}
+
+    def ready(self) -> list[Visits]:
+        self._owner = {visits: run for visits, run in self._owner.items() if visits in run.orders}
+        found = {visits: run for run in self.runs for visits in run.ready(self.until)}
+        self._owner |= found
+        return list(found)
+
+    def done(self, visits: Visits, ks: list[int], trained: Trained) -> None:
+        self.steps += sum(visits.routes[k].steps for k in ks)
+        self._owner[visits].done(visits, ks, trained)
 
 
 def _in_order(ended: list[tuple[list[int], Trained]]) -> tuple[list[int], Trained]:

@@ -133,6 +133,9 @@ def summarise(rows: Sequence[Row], *, rounds: int) -> Row:
         "best": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "mean_tail": float(np.mean(tail)) if rows else None,
+        "rounds": last.get("round", 0),
+        "merges": last.get("merges", 0),
+        "bytes_total": last.get("bytes_down", 0) + last.get("bytes_up", 0),
         "best_val": chosen.get("test_accuracy"),
     }
 

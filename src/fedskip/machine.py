@@ -61,10 +61,6 @@ class Machine:
             precision=spec.precision, deterministic=spec.deterministic,
         )  # fmt: skip
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64 if self.precision == "fp64" else torch.float32
-
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
         return {k: v for k, v in asdict(self).items() if k != "workers"}

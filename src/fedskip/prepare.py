@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -99,7 +98,7 @@ def prepare(
     setting: Setting, device: torch.device, dtype: torch.dtype, saved: Path | None = None
 ) -> Prepared:
     """Load, divide and build. Partitions found under `saved` are used, others are written there."""
-    dataset = setting.data if isinstance(setting.data, Dataset) else load(**options(setting.data))
+    dataset = setting.data if isinstance(setting.data, Dataset) else load(**setting.data)
     setting = setting.filled(dataset.defaults)
     check_finite(dataset)
     if setting.client_accuracy and dataset.owner is None:
@@ -201,15 +200,11 @@ def make_module(setting: Setting, dataset: Dataset, seed: int, purpose: str) -> 
         elif callable(setting.model):
             module = setting.model()
         else:
-            module = models.build(**{"classes": dataset.classes, **options(setting.model)})
+            module = models.build(**{"classes": dataset.classes, **setting.model})
     models.refuse(module)
     if setting.init and purpose == "init":
         read_weights(setting.init, module)
     return models.key_dropout(module)
-
-
-def options(chosen: Any) -> dict[str, Any]:
-    return dict(chosen)
 
 
 def check_finite(dataset: Dataset) -> None:

@@ -18,23 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 
 from fedskip import config
-from fedskip.batch import Batch, Entry
+from fedskip.batch import Batch
 from fedskip.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.errors import InputError
 from fedskip.files import locked, write_text
 from fedskip.history import SUMMARY, HistoryFile, Row, Table, summarise
 from fedskip.machine import Machine, resolve_device, versions
+from fedskip.outputs import client_rows, write_models
 from fedskip.prepare import Prepared, prepare
 from fedskip.progress import Progress, Silent
 from fedskip.record import compare, describe, read_record, written_spec
 from fedskip.schedule import Decay
 from fedskip.spec import StudySpec
-from fedskip.weights import write_weights
 
 CHECKPOINTS = 20  # in a study, unless `checkpoint_every` says otherwise
 
@@ -147,15 +146,15 @@ class Study:
                 self._train(batch, history, progress, stop)
                 batch.finish()
                 summary += self._summary(batch, history)
-                clients += self._outputs(batch)
-        table = Table(SUMMARY, summary)
-        write_text(self.out / "summary.csv", table.csv())
+                write_models(batch, self.out / "models")
+                clients += client_rows(batch)
         if clients:
             write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
-        results = Results(self.out, history.table, table)
+        results = Results(self.out, history.table, Table(SUMMARY, summary))
         from fedskip.report.page import write_report  # matplotlib is slow to import, and only needed here
 
         write_report(results, self.spec)
+        write_text(self.out / "summary.csv", results.summary.csv())  # last: with it the study is finished
         progress.finished()
         return results
 
@@ -209,32 +208,8 @@ class Study:
         rows = []
         for entry in batch.entries:
             measured = summarise(history.table.where(run=entry.name), rounds=batch.rounds)
-            rows.append({"full_test": measured["last"]} | batch.summary(entry) | measured)
+            rows.append(measured | {"full_test": measured["last"]} | batch.summary(entry))
         return rows
-
-    def _outputs(self, batch: Batch) -> list[Row]:
-        """Write the trained models; give the rows of clients.csv."""
-        rows: list[Row] = []
-        for entry in batch.entries:
-            for kind in ("last", "best", "final"):
-                model = getattr(entry, f"{kind}_model")
-                if model is not None:
-                    self._write_model(batch, entry, kind, model)
-            if batch.prepared.setting.client_accuracy:
-                rows += client_rows(batch, entry)
-        return rows
-
-    def _write_model(self, batch: Batch, entry: Entry, kind: str, model: Any) -> None:
-        setting, layout = batch.prepared.setting, batch.prepared.task.layout
-        about = entry.about(batch.name) | {
-            "kind": kind, "model": setting.model if isinstance(setting.model, dict) else None,
-            "classes": batch.prepared.dataset.classes,
-        }  # fmt: skip
-        slots = model if model.dim() == 2 else [model]
-        for k, vector in enumerate(slots):
-            slot = f".slot{k}" if model.dim() == 2 else ""
-            path = self.out / "models" / f"{entry.name}{slot}.{kind}.safetensors"
-            write_weights(path, layout.views(vector), about)
 
     # --- the folder ----------------------------------------------------------------------------------
 
@@ -277,18 +252,6 @@ class Study:
                 )
             settings.append(dataclasses.replace(setting, rounds=rounds))
         self.spec = dataclasses.replace(self.spec, settings=tuple(settings))
-
-
-def client_rows(batch: Batch, entry: Entry) -> list[Row]:
-    scores = batch.client_scores(entry)
-    if scores is None:
-        return []
-    names = batch.prepared.dataset.owner_names
-    return [
-        entry.about(batch.name) | {"client": names[i] if names else i, "test_accuracy": float(score)}
-        for i, score in enumerate(scores)
-        if np.isfinite(score)
-    ]
 
 
 def next_folder(name: str) -> Path:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,13 +23,12 @@ from torch import Tensor, nn
 
 from fedskip.data.base import Samples, TestTransform, TrainTransform
 from fedskip.errors import InputError
+from fedskip.measures import Measure
 from fedskip.methods.base import Terms
 from fedskip.rng import shuffles
 from fedskip.schedule import Decay
 from fedskip.spec import Local
 from fedskip.stack import Layout
-
-Measure = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> one number per sample, (B,)
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,13 @@ def draws(task: Task) -> bool:
         before = torch.get_rng_state()
         module(inputs.cpu())
         return not torch.equal(before, torch.get_rng_state())
+
+
+@contextmanager
+def spread(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` over so many threads with one torch thread each, so that results do not depend on how many."""
+    with torch_threads(1), ThreadPoolExecutor(workers, "fedskip", torch.set_num_threads, (1,)) as pool:
+        yield pool.map if workers > 1 else map
 
 
 @contextmanager

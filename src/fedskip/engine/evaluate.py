@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedskip.engine.base import Task, per_sample, torch_threads
+from fedskip.engine.base import Task, per_sample, spread, torch_threads
 from fedskip.engine.step import stackable
 
 CHUNK = 100  # samples of a forward pass of one model; larger activations only make the allocator work
@@ -76,11 +75,8 @@ class Evaluator:
                 inputs, targets = self._inputs(part)
                 return self._measure(self._loaded(models, m)(inputs), targets)
 
-        with (
-            torch_threads(1),
-            ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-        ):
-            scored = list((pool.map if self.workers > 1 else map)(score, jobs))
+        with spread(self.workers) as each:
+            scored = list(each(score, jobs))
         metric, loss = torch.cat([m for m, _ in scored]), torch.cat([loss for _, loss in scored])
         return metric.view(len(models), -1), loss.view(len(models), -1)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import torch
@@ -26,7 +25,7 @@ from fedskip.engine.base import (
     draws,
     features_of,
     per_sample,
-    torch_threads,
+    spread,
 )
 from fedskip.methods.base import Contrast, Terms
 from fedskip.models.dropout import words
@@ -43,11 +42,10 @@ class Loop:
         self._own = threading.local()
 
     def run(self, work: Work) -> None:
-        with torch_threads(1), ThreadPoolExecutor(self.workers, "visit", torch.set_num_threads, (1,)) as pool:
-            spread = pool.map if self.workers > 1 else map
+        with spread(self.workers) as each:
             while ready := work.ready():
                 jobs = [(visits, k) for visits in ready for k in range(len(visits.routes))]
-                trained = iter(list(spread(self._visit, jobs)))
+                trained = iter(list(each(self._visit, jobs)))
                 for visits in ready:
                     y, loss = zip(*(next(trained) for _ in visits.routes), strict=True)
                     work.done(visits, list(range(len(y))), Trained(torch.stack(y), torch.stack(loss)))

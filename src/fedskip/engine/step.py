@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -51,7 +50,7 @@ class StackedStep:
         self.model = stackable(task.module).train()
         self.frozen = stackable(task.module).eval()
         self.words = words(self.model)
-        self.traced: dict[int, tuple[Compute, list[Tensor]]] = {}
+        self.traced: dict[int, Compute] = {}
 
     def __call__(self, rows: Rows, index: Tensor, eta: Tensor, count: Tensor) -> Rows:
         """Advance all active rows by one step.
@@ -63,22 +62,21 @@ class StackedStep:
         inputs = [*rows.values(), *batch, index, eta, count]
         if len(index) not in self.traced:
             self.traced[len(index)] = self._trace(list(rows), inputs)
-        compute, constants = self.traced[len(index)]
-        return rows | dict(zip(STATE, compute(*inputs, *constants), strict=True))
+        return rows | dict(zip(STATE, self.traced[len(index)](*inputs), strict=True))
 
-    def _trace(self, names: list[str], inputs: list[Tensor]) -> tuple[Compute, list[Tensor]]:
+    def _trace(self, names: list[str], inputs: list[Tensor]) -> Compute:
         def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
             return self.step(dict(zip(names, tensors, strict=False)), *tensors[len(names) :])
 
         graph = make_fx(flat)(*inputs)
-        constants = lift_constants(graph)
         if not self.compile:
-            return graph, constants
+            graph.graph.eliminate_dead_code()  # words that nothing draws from, say
+            graph.recompile()
+            return graph
         import torch._inductor  # seconds to import, so only where it is used
 
-        return torch._inductor.compile(
-            graph, [*inputs, *constants], options={"size_asserts": False}
-        ), constants
+        compiled: Compute = torch._inductor.compile(graph, [*inputs], options={"size_asserts": False})
+        return compiled
 
     def step(
         self, rows: Rows, inputs: Tensor, targets: Tensor, index: Tensor, eta: Tensor, count: Tensor
@@ -196,26 +194,6 @@ def stackable(template: nn.Module) -> nn.Module:
         if isinstance(part, _BatchNorm):
             part.num_batches_tracked = None
     return module
-
-
-def lift_constants(graph: GraphModule) -> list[Tensor]:
-    """Turn the tensors that a traced graph holds (the data pool) into inputs after its own."""
-    lifted: dict[str, tuple[torch.fx.Node, Tensor]] = {}
-    last = [n for n in graph.graph.nodes if n.op == "placeholder"][-1]
-    for node in list(graph.graph.nodes):
-        if node.op != "get_attr":
-            continue
-        if node.target not in lifted:
-            with graph.graph.inserting_after(last):
-                last = graph.graph.placeholder(str(node.target).strip("_"))
-            lifted[node.target] = (last, getattr(graph, node.target))
-        node.replace_all_uses_with(lifted[node.target][0])
-        graph.graph.erase_node(node)
-    for name in lifted:
-        delattr(graph, name)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return [tensor for _, tensor in lifted.values()]
 
 
 def has_compiler() -> bool:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -114,7 +113,7 @@ class Method:
     period: int | str = 1
 
     title: ClassVar[str]
-    remembers: ClassVar[Mapping[str, Literal["trainable", "model"]]] = MappingProxyType({})
+    remembers: ClassVar[Mapping[str, Literal["trainable", "model"]]] = {}
 
     def __post_init__(self) -> None:
         fit_all(self)

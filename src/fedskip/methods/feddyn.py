@@ -10,7 +10,6 @@ The mean over slots is uniform. The server keeps only the running sum of the h_i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from torch import Tensor
 
@@ -24,7 +23,7 @@ class FedDyn(Method):
     alpha: float = 0.001
 
     title = "FedDyn"
-    remembers = MappingProxyType({"h": TRAINABLE})
+    remembers = {"h": TRAINABLE}
 
     def __post_init__(self) -> None:
         super().__post_init__()

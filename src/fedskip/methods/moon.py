@@ -9,7 +9,6 @@ mode. On a client's first visit there is no previous model and no such term.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from torch import Tensor
 
@@ -24,7 +23,7 @@ class Moon(Method):
     temperature: float = 0.5
 
     title = "MOON"
-    remembers = MappingProxyType({"previous": MODEL})
+    remembers = {"previous": MODEL}
 
     def __post_init__(self) -> None:
         super().__post_init__()

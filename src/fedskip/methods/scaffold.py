@@ -13,7 +13,6 @@ by samples; the variates, as in the paper, solve the unweighted objective.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -29,7 +28,7 @@ class Scaffold(Method):
     init: Literal["zero", "random"] = "zero"  # random: one network's weights, as in NIID-Bench; it diverges
 
     title = "SCAFFOLD"
-    remembers = MappingProxyType({"c": TRAINABLE})
+    remembers = {"c": TRAINABLE}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from fedskip.data.base import Arrays
-from fedskip.engine.base import Engine, Route, Task, Trained, Visits, route
+from fedskip.engine.base import Engine, Route, Task, Trained, route
 from fedskip.engine.loop import Loop
-from fedskip.federation import Clients, Run, Server
+from fedskip.federation import Clients, Rounds, Run, Server
 from fedskip.measures import accuracy, cross_entropy
 from fedskip.methods.base import Method, Visit
 from fedskip.rng import stream, torch_scope
@@ -133,22 +133,8 @@ class Trial:
         return {tuple(name for name, term in terms if term is not None) for terms in given}
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """The visits of a run up to a round, as an engine's work."""
-
-    run: Run
-    until: int
-
-    def ready(self) -> list[Visits]:
-        return self.run.ready(self.until)
-
-    def done(self, visits: Visits, ks: list[int], trained: Trained) -> None:
-        self.run.done(visits, ks, trained)
-
-
 def train(engine: Engine, run: Run, until: int) -> Run:
-    engine.run(Rounds(run, until))
+    engine.run(Rounds([run], until))
     return run
 
 
