@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedskip import rng
-from fedskip.data import Arrays
 from fedskip.engine import Loop, Stacked, Task, Trained, Visits, make_engine
 from fedskip.engine.base import momentum_sum, route, steps_of
 from fedskip.engine.plan import MASKED, SIZES, busy_rows, table_sizes
@@ -29,77 +28,30 @@ from fedskip.federation import Run
 from fedskip.machine import Machine
 from fedskip.methods import FedAvg, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.methods.base import State, Terms, Visit
-from fedskip.models import build, key_dropout
+from fedskip.models import key_dropout
 from fedskip.spec import Local
-from tiny import ALL_TERMS, METHODS, Together, make_run, make_task, named, train, train_together
-
-SKIPPING: list[Method] = [FedAvg(period=2), Moon(mu=2.0, period=2), FedNova(period=2)]
-CLIENTS = (4, 9, 6)  # 1, 2 and 1 steps of batch 4
-LOCAL = Local(lr=0.1, batch=4, epochs=1, weight_decay=0.01)
-SLOTS = 2
-
-MODELS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
-    "perceptron": ({"inputs": 6, "classes": 3}, (6,)),
-    "cnn": ({"side": 16, "classes": 3}, (3, 16, 16)),
-    "cnn without head": ({"side": 16, "classes": 3, "head": False}, (3, 16, 16)),
-    "cnn-femnist": ({"classes": 3}, (1, 28, 28)),
-    "resnet50": ({"width": 4, "blocks": (1, 1), "classes": 3}, (3, 8, 8)),
-    "lstm": ({"hidden": 5, "embedding": 3, "classes": 3}, (3,)),
-}
-
-
-def pool(shape: tuple[int, ...], tokens: bool = False, total: int = sum(CLIENTS)) -> Arrays:
-    draw = rng.stream("engines")
-    x = draw.integers(0, 80, (total, *shape)) if tokens else draw.normal(size=(total, *shape))
-    return Arrays(torch.from_numpy(x), torch.from_numpy(draw.integers(0, 3, total)))
-
-
-def make_module(name: str) -> nn.Module:
-    with rng.torch_scope("engines"):
-        return build(name.split()[0], **MODELS[name][0])
-
-
-def task_of(name: str, local: Local = LOCAL, dtype: torch.dtype = torch.float64) -> Task:
-    return make_task(make_module(name), pool(MODELS[name][1], name == "lstm"), local, dtype=dtype)
-
-
-def clients_of(sizes: Sequence[int] = CLIENTS) -> list[np.ndarray]:
-    return np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-
-
-def runs_of(
-    task: Task, methods: Sequence[Method], sizes: Sequence[int] = CLIENTS, rounds: int = 2, slots: int = SLOTS
-) -> list[Run]:
-    """Two slots take turns at three clients, so that in round 2 one client is met again, by another slot."""
-    fresh = task.layout.pack(task.module) / 2
-    return [
-        make_run(task, clients_of(sizes), method, slots=slots, rounds=rounds, policy="cyclic", fresh=fresh)
-        for method in methods
-    ]
-
-
-def stacked_for(task: Task, runs: Sequence[Run], uses: Uses = ALL_TERMS, compile: bool = False) -> Stacked:
-    """One table for all rows without a contrast, one for those with."""
-    contrast = sum(run.server.slots for run in runs if isinstance(run.server.method, Moon))
-    return Stacked(
-        task, [sum(run.server.slots for run in runs) - contrast], [contrast], uses=uses, compile=compile
-    )
-
-
-def state_of(run: Run) -> State:
-    tensors, _ = run.save()
-    return {name: t for name, t in tensors.items() if t.numel()}
-
-
-def assert_agree(one: Sequence[Run], other: Sequence[Run], rtol: float, atol: float) -> None:
-    for a, b in zip(one, other, strict=True):
-        found, expected = state_of(a), state_of(b)
-        assert found.keys() == expected.keys()
-        for name, t in found.items():
-            label = f"{a.server.method.label}: {name}"
-            torch.testing.assert_close(
-                t, expected[name], rtol=rtol, atol=atol, msg=lambda m, at=label: f"{at}\n{m}"
-            )
+from tiny import (
+    CLIENTS,
+    LOCAL,
+    METHODS,
+    MODELS,
+    SKIPPING,
+    SLOTS,
+    Together,
+    assert_agree,
+    clients_of,
+    make_module,
+    make_run,
+    make_task,
+    named,
+    pool,
+    runs_of,
+    stacked_for,
+    state_of,
+    task_of,
+    train,
+    train_together,
+)  # fmt: skip
 
 
 def both(
@@ -524,7 +476,7 @@ def test_without_a_compiler_one_line_says_so(
 ) -> None:
     spec: Any = SimpleNamespace(
         engine="stacked", device="cpu", precision="fp32", compile=True, threads=None, workers=None,
-        deterministic=True,
+        deterministic=True, streams=None,
     )  # fmt: skip
     for found in (False, True):
         monkeypatch.setattr("fedskip.machine.has_compiler", lambda found=found: found)
@@ -730,7 +682,7 @@ def test_an_engine_is_planned_for_the_rows_that_will_be_there() -> None:
     ]
     prepared, machine = (
         SimpleNamespace(task=task),
-        SimpleNamespace(engine="stacked", compile=False, threads=1),
+        SimpleNamespace(engine="stacked", compile=False, threads=1, streams=0),
     )
     engine: Any = make_engine(prepared, machine, runs)  # type: ignore[arg-type]
     assert engine.plain.sizes[-1] == 18

@@ -58,6 +58,7 @@ class Batch:
     prepared: Prepared
     machine: Machine
     record: Callable[[list[Row]], None]  # where rows of the history go
+    rows: int | None = None  # the most in a batch of the stacked engine; None: what fits
     entries: list[Entry] = field(init=False)
     rounds: int = field(init=False)
     steps: int = 0  # client-steps done
@@ -76,9 +77,10 @@ class Batch:
             for method in setting.methods
             for seed in setting.seeds
         ]
-        self.engine = make_engine(self.prepared, self.machine, [entry.run for entry in self.entries])
+        runs = [entry.run for entry in self.entries]
+        self.engine = make_engine(self.prepared, self.machine, runs, self.rows)
         self.evaluator = Evaluator(
-            self.prepared.task, stacked=self.machine.engine == "stacked",
+            self.prepared.task, stacked=self.machine.engine == "stacked" and not self.machine.streams,
             workers=self.machine.workers, threads=self.machine.threads,
         )  # fmt: skip
         self.until = 0

@@ -1,54 +1,109 @@
 """How fast the engines are, as a ratio to `benchmarks/plain.py` in the same process.
 
-N rows are N/10 seeds of FedAvg with a cohort of 10. All rates count client-steps that were asked for;
-rows computed only because a table has fixed sizes do not count. Machines are noisy, so the contestants
-take turns and each rate is the median over the turns.
+N rows are N/10 seeds of FedAvg with a cohort of 10 (N/50 and 50 for pfl-cifar10). All rates count
+client-steps that were asked for; rows computed only because a table has fixed sizes do not count. Machines
+are noisy, so the contestants take turns and each rate is the median over the turns.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedskip import config
 from fedskip.data import Arrays, Dataset
 from fedskip.engine import Engine, Loop, make_engine
+from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import torch_threads
 from fedskip.engine.stacked import Stacked
 from fedskip.errors import InputError, unknown
 from fedskip.federation import Rounds, Run
-from fedskip.machine import Machine, versions
+from fedskip.machine import Machine, arithmetic_of, versions
 from fedskip.prepare import Prepared, prepare
 
 TURNS = 3
-ROUNDS = 10  # played at a time; a study goes further from one checkpoint to the next
+ROUNDS = 50  # from one checkpoint to the next, as in a study of 1000 rounds
 SECONDS = 4.0  # of each contestant in a turn
 
 
-def images(clients: int = 50, size: int = 1000) -> Dataset:
-    """Random pixels in the shape of CIFAR-10: speed does not depend on what is in the picture."""
+def images(clients: int = 50, size: int = 1000, classes: int = 10) -> Dataset:
+    """Random pixels in the shape of CIFAR: speed does not depend on what is in the picture."""
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.standard_normal((clients * size, 3, 32, 32), dtype=np.float32))
-    y = torch.from_numpy(rng.integers(0, 10, clients * size))
-    everyone = np.arange(clients * size)
-    return Dataset("random-images", Arrays(x, y), lambda seed: (everyone, everyone[:100]), classes=10)
+    return _dataset("random-images", x, rng.integers(0, classes, clients * size), classes)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "synthetic": {"data": "synthetic", "model": "perceptron"},
-    "cnn": {
-        "data": images, "model": "cnn", "partition": "iid", "clients": 50,
-        "local": {"epochs": 1, "max_steps": 15},
-    },
+def text(clients: int = 50, size: int = 1000) -> Dataset:
+    """Random characters in the shape of SHAKESPEARE."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, 80, (clients * size, 80)))
+    return _dataset("random-text", x, rng.integers(0, 80, clients * size), 80)
+
+
+def _dataset(name: str, x: Tensor, y: np.ndarray, classes: int) -> Dataset:
+    everyone = np.arange(len(x))
+    return Dataset(
+        name, Arrays(x, torch.from_numpy(y)), lambda seed: (everyone, everyone[:100]), classes=classes
+    )
+
+
+class PflCNN(nn.Sequential):
+    """The network of pfl-research's CIFAR-10 benchmark; 1,626,442 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Dropout(0.25), nn.Flatten(),
+            nn.Linear(12544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured: a study's keys, and those that differ on a GPU."""
+
+    keys: dict[str, Any]
+    data: Callable[[], Dataset] | None = None
+    on_gpu: dict[str, Any] = field(default_factory=dict)
+    cohort: int = 10
+
+
+def _visits(steps: int) -> dict[str, Any]:
+    """Visits of so many steps to clients of 1000 samples."""
+    return {"local": {"epochs": -(-steps // 15), "max_steps": steps}}
+
+
+IID = {"partition": "iid", "clients": 50}
+CASES = {
+    "synthetic": Case({"data": "synthetic", "model": "perceptron"}),
+    "cnn": Case(IID | {"model": "cnn"} | _visits(15), images, on_gpu=_visits(150)),
+    "lstm": Case(IID | {"model": "lstm"} | _visits(2), text, on_gpu=_visits(60)),
+    "resnet50": Case(
+        IID | {"model": "resnet50"} | _visits(1), partial(images, classes=100), on_gpu=_visits(15)
+    ),
+    # 1000 users of 50 images, a cohort of 50, one epoch in batches of 10
+    "pfl-cifar10": Case(
+        {
+            "partition": "iid", "clients": 1000, "model": PflCNN,
+            "local": {"epochs": 1, "batch": 10, "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0},
+        },
+        partial(images, clients=1000, size=50),
+        cohort=50,
+    ),
 }  # fmt: skip
 
 
@@ -87,6 +142,9 @@ def plain_contestant(prepared: Prepared) -> Callable[[], tuple[int, float]]:
         k: getattr(local, k) for k in ("lr", "momentum", "weight_decay", "batch", "epochs", "max_steps")
     }
     rng = np.random.default_rng(0)
+    precision = task.arithmetic.precision
+    kernels = Arithmetic(precision, deterministic=False)  # as written by hand
+    autocast = torch.autocast(prepared.device.type, torch.bfloat16, enabled=precision == "bf16")
 
     def play() -> tuple[int, float]:
         steps, seconds = 0, 0.0
@@ -94,7 +152,7 @@ def plain_contestant(prepared: Prepared) -> Callable[[], tuple[int, float]]:
             cohort = rng.choice(len(clients), prepared.setting.cohort, replace=False)
             data = [task.samples.take(torch.from_numpy(clients[c]).to(prepared.device)) for c in cohort]
             started = time.perf_counter()
-            with torch_threads(1):
+            with torch_threads(1), kernels.kernels(), autocast:
                 steps += plain.fedavg_round(model, data, **arguments)
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
@@ -105,23 +163,35 @@ def plain_contestant(prepared: Prepared) -> Callable[[], tuple[int, float]]:
 
 
 def main(
-    name: str, *, rows: int = 100, compile: bool = True, device: str = "cpu", threads: int | None = None
+    name: str,
+    *,
+    rows: int = 100,
+    compile: bool = True,
+    device: str = "cpu",
+    threads: int | None = None,
+    precision: str | None = None,
+    deterministic: bool = True,
+    streams: int | None = None,
 ) -> None:
     """Run one case; the last line printed is a JSON object."""
     if name not in CASES:
         raise unknown("bench", name, CASES)
-    if rows < 10 or rows % 10:
-        raise InputError("--rows", "must be a multiple of 10, one cohort for each seed", rows)
-    case = dict(CASES[name])
-    if callable(case["data"]):
-        case["data"] = case["data"]()
-    shared = {"methods": "fedavg", "rounds": 1_000_000, "seeds": rows // 10, "cohort": 10, "device": device}
-    keys = case | shared | {"compile": compile, "threads": threads}
+    case = CASES[name]
+    if rows < case.cohort or rows % case.cohort:
+        raise InputError("--rows", f"must be a multiple of {case.cohort}, one cohort for each seed", rows)
+    keys = case.keys | (case.on_gpu if device != "cpu" else {})
+    keys |= {} if case.data is None else {"data": case.data()}
+    keys |= {"methods": "fedavg", "rounds": 1_000_000, "seeds": rows // case.cohort, "cohort": case.cohort}
+    keys |= {"device": device, "compile": compile, "threads": threads, "streams": streams}
+    keys |= {"precision": precision, "deterministic": deterministic}
     spec = config.build(config.Tree(keys | {"engine": "stacked"}))
-    prepared = prepare(spec.settings[0], torch.device(device), torch.float32)
+    prepared = prepare(spec.settings[0], torch.device(device), arithmetic_of(spec))
     setting, module = prepared.setting, prepared.task.module
-    machine = Machine.of(spec, module, None)
-    workers = Machine.of(config.build(config.Tree(keys | {"engine": "loop"})), module, None).workers
+    model = setting.model["name"] if isinstance(setting.model, Mapping) else None
+    machine = Machine.of(spec, module, model)
+    workers = Machine.of(
+        config.build(config.Tree(keys | {"engine": "loop", "streams": None})), module, model
+    ).workers
     print(f"{name}: {rows} rows on {machine.device_name}, {TURNS} turns of {SECONDS:.0f} s each")
 
     def runs() -> list[Run]:
@@ -146,12 +216,49 @@ def main(
     rate = {who: statistics.median(found) for who, found in rates.items()}
     result = {
         "case": name, "rows": rows, "compile": machine.compile, "device": machine.device_name,
+        "precision": machine.precision, "deterministic": machine.deterministic, "streams": machine.streams,
         **{f"{who}_steps_per_s": round(found, 1) for who, found in rate.items()},
         "speedup": round(rate["stacked"] / rate["plain"], 2),
         **{f"{who}_speedup": round(rate[who] / rate["plain"], 2) for who in rate if who.startswith("loop")},
         "torch": versions()["torch"],
     }  # fmt: skip
+    if device != "cpu":
+        result |= utilisation(prepared, rate["stacked"])
     print(json.dumps(result))
+
+
+def utilisation(prepared: Prepared, rate: float) -> dict[str, float]:
+    """FLOP/s and bytes/s of the steps themselves, beside what the card reaches on a large product and copy.
+
+    Bytes are the fewest that a step must move: its weights and momentum read and written, its batch read.
+    """
+    task = prepared.task
+    index = torch.arange(task.local.batch, device=prepared.device)
+    x, y = task.samples.take(index)
+    module = copy.deepcopy(task.module).train()
+    with FlopCounterMode(display=False) as counter:
+        task.loss(module(x), y).mean().backward()
+    moved = 4 * 4 * task.layout.size + x.numel() * x.element_size()
+    half = task.arithmetic.precision == "bf16"
+    a = torch.randn(8192, 8192, device=prepared.device, dtype=torch.bfloat16 if half else torch.float32)
+    b = torch.empty(2**28, device=prepared.device)
+    with Arithmetic(task.arithmetic.precision, deterministic=False).kernels():
+        product, copied = _seconds(lambda: a @ a), _seconds(lambda: b.clone())
+    return {
+        "flop_per_step": counter.get_total_flops(), "tflops": counter.get_total_flops() * rate / 1e12,
+        "tflops_ceiling": 2 * 8192**3 / product / 1e12,
+        "gb_per_s": moved * rate / 1e9, "gb_per_s_ceiling": 2 * b.numel() * 4 / copied / 1e9,
+    }  # fmt: skip
+
+
+def _seconds(work: Callable[[], Any], times: int = 20) -> float:
+    work()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(times):
+        work()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) / times
 
 
 def _plain() -> ModuleType:

@@ -245,12 +245,18 @@ def export(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="synthetic or cnn.")],
+    name: Annotated[str, typer.Argument(help="synthetic, cnn, lstm, resnet50 or pfl-cifar10.")],
     rows: Annotated[int, typer.Option(metavar="N", help="Models that train side by side.")] = 100,
     compile: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N")] = "cpu",
+    precision: Annotated[str | None, typer.Option(metavar="fp32|tf32|bf16|fp64")] = None,
+    deterministic: Annotated[bool, typer.Option("--deterministic/--no-deterministic")] = True,
+    streams: Annotated[int | None, typer.Option(metavar="N", help="0: all rows in one batch.")] = None,
 ) -> None:
     """Client-steps per second of the engines, against a plain PyTorch loop; the last line is JSON."""
     from fedskip.bench import main as measure
 
-    measure(name, rows=rows, compile=compile, device=device)
+    measure(
+        name, rows=rows, compile=compile, device=device,
+        precision=precision, deterministic=deterministic, streams=streams,
+    )  # fmt: skip

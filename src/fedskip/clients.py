@@ -12,7 +12,7 @@ from torch import Tensor
 from fedskip.engine.base import Route, Trained, Visits
 from fedskip.methods.base import MODEL, Method, State, Visit
 from fedskip.server import Orders, Replies, Saved
-from fedskip.stack import Layout
+from fedskip.stack import Layout, on
 
 
 class Memory:
@@ -31,8 +31,8 @@ class Memory:
             if not len(rows):
                 state[name] = rows.new_zeros(len(clients), rows.shape[1])
                 continue
-            known = torch.as_tensor(~first, device=rows.device)[:, None]
-            state[name] = torch.where(known, rows[torch.as_tensor(found, device=rows.device)], 0.0)
+            known = on(rows.device, ~first)[:, None]
+            state[name] = torch.where(known, rows.index_select(0, on(rows.device, found)), 0.0)
         return state, first
 
     def keep(self, clients: np.ndarray, state: State) -> None:
@@ -44,7 +44,7 @@ class Memory:
             if len(self.place) > len(rows):  # doubling keeps the copying linear in the rows
                 spare = max(len(self.place), 2 * len(rows)) - len(rows)
                 rows = torch.cat([rows, rows.new_zeros(spare, rows.shape[1])])
-            rows[torch.as_tensor(at, device=rows.device)] = new
+            rows.index_copy_(0, on(rows.device, at), new)
             self.rows[name] = rows
 
     def save(self) -> Saved:

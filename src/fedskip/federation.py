@@ -16,6 +16,7 @@ from fedskip.clients import Clients, Memory
 from fedskip.engine.base import Trained, Visits
 from fedskip.methods.base import State
 from fedskip.server import Orders, Outcome, Replies, Saved, Server, draw_cohort
+from fedskip.stack import on
 
 __all__ = [
     "Clients", "Memory", "Orders", "Outcome", "Replies", "Rounds", "Run", "Saved", "Server", "draw_cohort",
@@ -61,7 +62,8 @@ class Run:
             self.ended.append((ks, trained))
             if sum(len(ks) for ks, _ in self.ended) < len(orders.slots):
                 return None
-            ks, trained = _in_order(self.ended)
+            if len(self.ended) > 1:
+                ks, trained = _in_order(self.ended)
             self.ended = []
         returned, routes = orders.take(ks), [visits.routes[k] for k in ks]
         self.server.absorb(returned, self.clients.end(returned, routes, trained))
@@ -148,6 +150,6 @@ class Rounds:
 def _in_order(ended: list[tuple[list[int], Trained]]) -> tuple[list[int], Trained]:
     """All visits of a round, by slot, whatever the order in which they ended."""
     ks = np.concatenate([ks for ks, _ in ended])
-    order = torch.as_tensor(np.argsort(ks), device=ended[0][1].y.device)
+    order = on(ended[0][1].y.device, np.argsort(ks))
     y, loss = torch.cat([t.y for _, t in ended]), torch.cat([t.loss for _, t in ended])
     return sorted(ks.tolist()), Trained(y.index_select(0, order), loss.index_select(0, order))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.step import has_compiler
 from fedskip.errors import InputError
 from fedskip.models import stacking_obstacles
@@ -20,7 +21,11 @@ from fedskip.spec import StudySpec
 log = logging.getLogger(__name__)
 
 # The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop.
-AUTO = {("perceptron", "cpu"): "stacked"}
+AUTO = {("perceptron", "cpu"): "stacked"} | {
+    (model, "cuda"): "stacked" for model in ("perceptron", "cnn", "cnn-femnist", "lstm", "resnet50")
+}
+STREAMS = {"resnet50": 4}  # models whose single steps nearly fill a GPU
+UNCOMPILED = {("lstm", "cuda")}  # compiling 160 cells takes minutes, and their kernels are fused as they are
 
 
 @dataclass(frozen=True)
@@ -35,35 +40,50 @@ class Machine:
     workers: int  # visits that the loop trains side by side; does not touch the results
     precision: str
     deterministic: bool
+    streams: int  # on which the stacked engine's rows run side by side; 0: in one batch
 
     @classmethod
     def of(cls, spec: StudySpec, model: nn.Module, model_name: str | None) -> Machine:
         device = resolve_device(spec.device)
-        if device == "cpu" and spec.precision not in ("fp32", "fp64"):
-            raise InputError("precision", "must be fp32 or fp64 on a CPU", spec.precision)
+        kind = device.split(":")[0]
+        if device == "cpu" and spec.streams:
+            raise InputError("streams", "must be 0 on a CPU", spec.streams)
         engine: str = spec.engine
         if engine == "auto":
-            engine = AUTO.get((model_name or "", device.split(":")[0]), "loop")
+            engine = AUTO.get((model_name or "", kind), "loop")
             if stacking_obstacles(model):
                 engine = "loop"
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         stacked = engine == "stacked"
+        streams = spec.streams or 0
+        if spec.streams is None and stacked and device != "cpu":
+            streams = STREAMS.get(model_name or "", 0)
         if stacked and spec.compile and not has_compiler():
             log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
+        compile = stacked and spec.compile and has_compiler() and (model_name, kind) not in UNCOMPILED
         name = (
             torch.cuda.get_device_name(device) if device != "cpu" else torch.backends.cpu.get_cpu_capability()
         )
         return cls(
-            engine, device, name, stacked and spec.compile and has_compiler(),
+            engine, device, name, compile,
             # more threads than one lose more at the barriers between small kernels than they gain
             threads=spec.threads or 1,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
-            precision=spec.precision, deterministic=spec.deterministic,
+            precision=arithmetic_of(spec).precision, deterministic=spec.deterministic, streams=streams,
         )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
         return {k: v for k, v in asdict(self).items() if k != "workers"}
+
+
+def arithmetic_of(spec: StudySpec) -> Arithmetic:
+    """Precision and repeatability as a study has them on this machine."""
+    on_cpu = resolve_device(spec.device) == "cpu"
+    precision = spec.precision or ("fp32" if on_cpu else "tf32")
+    if on_cpu and precision not in ("fp32", "fp64"):
+        raise InputError("precision", "must be fp32 or fp64 on a CPU", precision)
+    return Arithmetic(precision, spec.deterministic)
 
 
 def resolve_device(device: str) -> str:

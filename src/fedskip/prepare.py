@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedskip import models
 from fedskip.data import Dataset, Partition, load, partition
 from fedskip.data.split import evaluation_subset, pooled_test
+from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import Route, Task, route, steps_of
 from fedskip.errors import InputError
 from fedskip.federation import Clients, Run, Server
@@ -45,7 +46,10 @@ class Prepared:
     task: Task
     divisions: Mapping[int, Division]  # by partition seed
     device: torch.device
-    dtype: torch.dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.task.arithmetic.dtype
 
     def division(self, seed: int) -> Division:
         return self.divisions[partition_seed(self.setting, seed)]
@@ -95,9 +99,10 @@ def partition_seed(setting: Setting, seed: int) -> int:
 
 
 def prepare(
-    setting: Setting, device: torch.device, dtype: torch.dtype, saved: Path | None = None
+    setting: Setting, device: torch.device, arithmetic: Arithmetic, saved: Path | None = None
 ) -> Prepared:
     """Load, divide and build. Partitions found under `saved` are used, others are written there."""
+    dtype = arithmetic.dtype
     dataset = setting.data if isinstance(setting.data, Dataset) else load(**setting.data)
     setting = setting.filled(dataset.defaults)
     check_finite(dataset)
@@ -110,9 +115,9 @@ def prepare(
     task = Task(
         template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
         dataset.samples.to(device, dtype), setting.local,
-        _in(dtype, dataset.train_transform), _in(dtype, dataset.test_transform),
+        _in(dtype, dataset.train_transform), _in(dtype, dataset.test_transform), arithmetic,
     )  # fmt: skip
-    return Prepared(setting, dataset, task, divisions, device, dtype)
+    return Prepared(setting, dataset, task, divisions, device)
 
 
 def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:

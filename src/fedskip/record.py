@@ -12,17 +12,19 @@ import yaml
 
 from fedskip import config
 from fedskip.batch import Batch
+from fedskip.engine import Stacked
 from fedskip.errors import InputError
 
 
 def describe(batch: Batch) -> dict[str, Any]:
     """What a setting resolved to: what shapes its arithmetic, and its data in numbers."""
     engine, prepared = batch.engine, batch.prepared
-    tables = {}
-    if batch.machine.engine == "stacked":
-        tables = {"sizes": engine.plain.sizes, "contrast_sizes": engine.contrast.sizes}  # type: ignore[attr-defined]
+    tables: dict[str, Any] = {}
+    if isinstance(engine, Stacked):
+        tables = {"sizes": list(engine.plain.sizes), "contrast_sizes": list(engine.contrast.sizes)}
+        tables["rows"] = engine.rows
     return {
-        "machine": batch.machine.facts() | {k: list(v) for k, v in tables.items()},
+        "machine": batch.machine.facts() | tables,
         "parameters": prepared.task.layout.size,
         "divisions": {
             seed: {

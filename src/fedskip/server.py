@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fedskip.methods.base import Federation, Method, State
-from fedskip.rng import stream, visit_key
+from fedskip.rng import passing, visit_key
 from fedskip.schedule import Period
-from fedskip.stack import Layout
+from fedskip.stack import Layout, on
 
 FLOAT = 4  # bytes of a number on the wire
 
@@ -32,7 +32,7 @@ def draw_cohort(policy: str, seed: int, round: int, clients: int, slots: int) ->
     with client k; `cyclic` moves every slot on to the next client.
     """
     if policy == "uniform":
-        return stream(seed, "cohort", round).choice(clients, slots, replace=False, shuffle=True)
+        return passing(seed, "cohort", round).choice(clients, slots, replace=False, shuffle=True)
     if policy == "fixed":
         return np.arange(slots)
     return (np.arange(slots) + round) % clients
@@ -51,7 +51,7 @@ class Orders:
 
     def take(self, ks: Sequence[int]) -> Orders:
         """Some of the orders."""
-        index = torch.as_tensor(ks, device=self.x.device)
+        index = on(self.x.device, ks)
         return replace(
             self, slots=self.slots[ks], clients=self.clients[ks], keys=[self.keys[k] for k in ks],
             x=self.x.index_select(0, index),
@@ -120,12 +120,12 @@ class Server:
         which = np.arange(self.slots) if slots is None else slots
         clients = draw_cohort(self.policy, self.seed, round, self.federation.clients, self.slots)[which]
         keys = [visit_key(self.seed, round, int(client)) for client in clients]
-        x = self.w.index_select(0, torch.as_tensor(which, device=self.w.device))
+        x = self.w.index_select(0, on(self.w.device, which))
         return Orders(round, which, clients, keys, x, self.method.sends(self.state))
 
     def absorb(self, orders: Orders, replies: Replies) -> None:
         """Take in what came back. An order without a reply leaves its slot as it was."""
-        d, where = self.layout.trainable, torch.as_tensor(orders.slots, device=self.w.device)
+        d, where = self.layout.trainable, on(self.w.device, orders.slots)
         x, y = orders.x[:, :d], replies.y[:, :d]
         self.state = self.method.absorb(self.state, x, y, replies.upload, self.federation)
         self.w.index_copy_(0, where, replies.y)
@@ -139,16 +139,20 @@ class Server:
 
     def merge(self, round: int, *, keep_slots: bool = False, final: bool = False) -> Outcome:
         """End the period. A slot without an accepted visit is left out; without any, x stays."""
-        d, taking_part = self.layout.trainable, np.flatnonzero(self.seen)
-        rows = torch.as_tensor(taking_part, device=self.w.device)
-        w, p = self.w.index_select(0, rows), self._column(self.seen[taking_part] / max(self.seen.sum(), 1.0))
-        self.merges += 1
-        if len(rows):
-            rest = p @ w[:, d:]
-            merged = self.method.merge(
-                self.state, self.x[:d], w[:, :d], p, self._column(self.a[taking_part])[:, None]
+        d, w, seen, a = self.layout.trainable, self.w, self.seen, self.a
+        taking_part = seen > 0
+        if not taking_part.all():
+            w, seen, a = (
+                w.index_select(0, on(w.device, np.flatnonzero(taking_part))),
+                seen[taking_part],
+                a[taking_part],
             )
+        p = self._column(seen / max(seen.sum(), 1.0))
+        self.merges += 1
+        if len(seen):
+            merged = self.method.merge(self.state, self.x[:d], w[:, :d], p, self._column(a)[:, None])
             self.state = merged.server
+            rest = p @ w[:, d:]
             evaluated = torch.cat([merged.evaluated, rest])
             same = merged.broadcast is merged.evaluated
             broadcast = evaluated if same else torch.cat([merged.broadcast, rest])
@@ -182,7 +186,7 @@ class Server:
         )  # fmt: skip
 
     def _column(self, numbers: np.ndarray) -> Tensor:
-        return torch.as_tensor(numbers, dtype=self.w.dtype, device=self.w.device)
+        return on(self.w.device, numbers, self.w.dtype)
 
     def save(self) -> Saved:
         """The server's state between two rounds; slots that are all equal are kept once, as x."""

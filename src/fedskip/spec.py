@@ -152,14 +152,17 @@ class StudySpec:
     compile: bool = True
     workers: int | None = None  # threads of the loop engine, one visit each; None: one per core
     threads: int | None = None  # of torch; None: what suits the machine
-    precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
-    deterministic: bool = True
+    precision: Literal["fp32", "tf32", "bf16", "fp64"] | None = None  # None: tf32 on a GPU, fp32 on a CPU
+    deterministic: bool = True  # on a GPU: only kernels that repeat their bits
+    rows: int | None = None  # the most in a batch of the stacked engine; None: what fits the memory of a GPU
+    streams: int | None = None  # on a GPU: rows side by side, 0 for one batch; None: what suits the model
     checkpoint_every: int | None = None  # rounds; None: what suits the study
 
     def __post_init__(self) -> None:
         fit_all(self)
         _check_name(self.name)
-        _at_least(self, 1, "workers", "threads", "checkpoint_every")
+        _at_least(self, 1, "workers", "threads", "checkpoint_every", "rows")
+        _at_least(self, 0, "streams")
         fix = "other devices are not supported"
         ok = bool(_DEVICE.fullmatch(self.device))
         require("device", ok, "must be auto, cpu, cuda or cuda:N", self.device, fix)

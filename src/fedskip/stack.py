@@ -7,9 +7,11 @@ optimisers move; the rest rides along and is always merged by sample weight.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -71,3 +73,9 @@ class Layout:
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, view in self.views(vector).items():
             state[name].copy_(view)
+
+
+def on(device: torch.device, numbers: np.ndarray | Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+    """The host's numbers on a device, without waiting for what is under way there."""
+    tensor = torch.as_tensor(numbers, dtype=dtype)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

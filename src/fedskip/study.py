@@ -24,10 +24,11 @@ import yaml
 from fedskip import config
 from fedskip.batch import Batch
 from fedskip.checkpoint import found, load_checkpoint, save_checkpoint
+from fedskip.engine.arithmetic import Arithmetic
 from fedskip.errors import InputError
 from fedskip.files import locked, write_text
 from fedskip.history import SUMMARY, HistoryFile, Row, Table, summarise
-from fedskip.machine import Machine, resolve_device, versions
+from fedskip.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.outputs import client_rows, write_models
 from fedskip.prepare import Prepared, prepare
 from fedskip.progress import Progress, Silent
@@ -130,9 +131,8 @@ class Study:
         checked = [prepare(setting, *self._device()).setting for setting in self.spec.settings]
         self.spec = dataclasses.replace(self.spec, settings=tuple(checked))
 
-    def _device(self) -> tuple[torch.device, torch.dtype]:
-        dtype = torch.float64 if self.spec.precision == "fp64" else torch.float32
-        return torch.device(resolve_device(self.spec.device)), dtype
+    def _device(self) -> tuple[torch.device, Arithmetic]:
+        return torch.device(resolve_device(self.spec.device)), arithmetic_of(self.spec)
 
     def _play(self, progress: Progress, *, anyway: bool = False) -> Results:
         history = HistoryFile(self.out / "history.csv")
@@ -175,9 +175,10 @@ class Study:
             history.append(rows)
             progress.recorded(rows)
 
-        batch = Batch(prepared, machine, keep)
-        facts = describe(batch)
         known = record.setdefault("settings", {})
+        fitted = known.get(setting.name, {}).get("machine", {}).get("rows")
+        batch = Batch(prepared, machine, keep, self.spec.rows or fitted)
+        facts = describe(batch)
         if setting.name in known and not anyway:
             before = {"versions": record["versions"], **known[setting.name]}
             compare(before, {"versions": versions(), **facts}, self.out)

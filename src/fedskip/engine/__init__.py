@@ -10,7 +10,8 @@ import numpy as np
 
 from fedskip.engine.base import Engine, Task, Trained, Visits, Work, steps_of
 from fedskip.engine.loop import Loop
-from fedskip.engine.plan import SIZES, busy_rows, table_sizes
+from fedskip.engine.memory import SHARE, measure
+from fedskip.engine.plan import SIZES, busy_rows, limited, table_sizes
 from fedskip.engine.stacked import Stacked
 from fedskip.engine.step import Uses
 
@@ -25,25 +26,42 @@ CONTRAST_SIZES = 3  # of all the sizes, where only some rows have a contrast
 PLANNED = 16  # rounds of each run that the table sizes are planned from
 
 
-def make_engine(prepared: Prepared, machine: Machine, runs: Sequence[Run]) -> Engine:
-    """The machine's engine for these runs, before their first round."""
+def make_engine(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows: int | None = None) -> Engine:
+    """The machine's engine for these runs, before their first round.
+
+    `rows`: how many may be in a batch; None: as many as fit a GPU, and all on a CPU.
+    """
+    task = prepared.task
     if machine.engine == "loop":
-        return Loop(prepared.task, machine.workers)
+        return Loop(task, machine.workers)
     uses = Uses()
     planned: dict[bool, list[list[np.ndarray]]] = {False: [], True: []}  # by whether rows have a contrast
+    visits: dict[bool, Visits] = {}
     for run in runs:
-        terms = run.clients.begin(run.server.orders(0)).terms
+        first = run.clients.begin(run.server.orders(0))
+        terms = first.terms
         uses |= Uses(pull=terms.mu is not None, linear=terms.linear is not None)
-        planned[terms.contrast is not None].append(_stretches(run, prepared.task))
-    few = CONTRAST_SIZES if planned[False] and planned[True] else 0
-    return Stacked(
-        prepared.task,
-        table_sizes(busy_rows(planned[False]), limit=SIZES - few),
-        table_sizes(busy_rows(planned[True]), limit=few or SIZES),
-        uses=uses,
-        compile=machine.compile,
-        threads=machine.threads,
+        visits[terms.contrast is not None] = first
+        planned[terms.contrast is not None].append(_stretches(run, task))
+    engine = Stacked(
+        task, [], uses=uses, compile=machine.compile, threads=machine.threads, streams=machine.streams
     )
+    sizes = dict.fromkeys(visits, SIZES)
+    if len(visits) > 1:
+        sizes = {False: SIZES - CONTRAST_SIZES, True: CONTRAST_SIZES}
+    busy = {contrast: busy_rows(planned[contrast]) for contrast in visits}
+    tables = {contrast: engine.contrast if contrast else engine.plain for contrast in visits}
+    if task.device.type == "cuda":
+        for contrast, first in visits.items():
+            memory = measure(tables[contrast], first, SHARE / len(visits))
+            fits, most = memory.rows, max(busy[contrast])
+            rows = rows or (fits if fits < most else None)
+            engine.needs.append(memory.line(min(most, rows or most)))
+    engine.rows = rows
+    for contrast, table in tables.items():
+        table.limit = rows
+        table.sizes = table_sizes(limited(busy[contrast], rows), limit=sizes[contrast])
+    return engine
 
 
 def _stretches(run: Run, task: Task) -> list[np.ndarray]:

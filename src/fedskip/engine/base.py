@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedskip.data.base import Samples, TestTransform, TrainTransform
+from fedskip.engine.arithmetic import EXACT, Arithmetic
 from fedskip.errors import InputError
 from fedskip.measures import Measure
 from fedskip.methods.base import Terms
@@ -43,6 +44,7 @@ class Task:
     local: Local
     train_transform: TrainTransform | None = None
     test_transform: TestTransform | None = None
+    arithmetic: Arithmetic = EXACT
 
     @property
     def device(self) -> torch.device:

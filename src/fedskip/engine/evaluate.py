@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedskip.engine.base import Task, per_sample, spread, torch_threads
-from fedskip.engine.step import stackable
+from fedskip.engine.step import functional
 
-CHUNK = 100  # samples of a forward pass of one model; larger activations only make the allocator work
+# samples of a forward pass of one model; on a CPU larger activations only make the allocator work
+CHUNK = {"cpu": 25, "cuda": 1000}
 STACKED_CHUNK = 65_536  # samples times models of a stacked forward pass
 
 
@@ -33,12 +34,12 @@ class Evaluator:
     def __init__(self, task: Task, *, stacked: bool, workers: int = 1, threads: int = 1) -> None:
         self.task, self.stacked, self.workers, self.threads = task, stacked, workers, threads
         self._own = threading.local()
-        self._module = stackable(task.module).eval() if stacked else task.module
+        self._module = functional(task.module).eval() if stacked else task.module
 
     def __call__(self, models: Tensor, index: np.ndarray, groups: np.ndarray | None = None) -> Scores:
         """Score models (m, P) on the pool samples `index` (n,), whose groups (clients) are `groups` (n,)."""
         where = torch.as_tensor(index, device=models.device)
-        with torch.no_grad():
+        with torch.no_grad(), self.task.arithmetic.kernels():
             metric, loss = self._stacked(models, where) if self.stacked else self._one_by_one(models, where)
         by_group = None
         if groups is not None:
@@ -57,23 +58,26 @@ class Evaluator:
         return (self.task.test_transform(inputs) if self.task.test_transform else inputs), targets
 
     def _stacked(self, models: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        views = self.task.layout.views(models)
+        views, compute = self.task.layout.views(models), self.task.arithmetic.compute
         parts = []
         with torch_threads(self.threads):
             for part in index.split(max(1, STACKED_CHUNK // len(models))):
                 inputs, targets = self._inputs(part)
-                output = vmap(lambda state, x=inputs: functional_call(self._module, state, (x,)))(views)
+                output = compute(
+                    lambda x: vmap(lambda one: functional_call(self._module, one, (x,)))(views), inputs
+                )
                 parts.append(vmap(self._measure, in_dims=(0, None))(output, targets))
         return torch.cat([m for m, _ in parts], 1), torch.cat([loss for _, loss in parts], 1)
 
     def _one_by_one(self, models: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        jobs = [(m, part) for m in range(len(models)) for part in index.split(CHUNK)]
+        jobs = [(m, part) for m in range(len(models)) for part in index.split(CHUNK[models.device.type])]
 
         def score(job: tuple[int, Tensor]) -> tuple[Tensor, Tensor]:
             m, part = job
             with torch.no_grad():
                 inputs, targets = self._inputs(part)
-                return self._measure(self._loaded(models, m)(inputs), targets)
+                output = self.task.arithmetic.compute(self._loaded(models, m), inputs)
+                return self._measure(output, targets)
 
         with spread(self.workers) as each:
             scored = list(each(score, jobs))

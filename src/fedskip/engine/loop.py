@@ -55,7 +55,8 @@ class Loop:
         if not hasattr(self._own, "trainer"):  # each worker has its own modules
             self._own.trainer = Trainer(self.task)
         route = visits.routes[k]
-        with torch_scope(route.key, "module") if self.draws else nullcontext():
+        scope = torch_scope(route.key, "module") if self.draws else nullcontext()
+        with scope, self.task.arithmetic.kernels():
             y, loss = self._own.trainer.visit(visits.x[k], row(visits.terms, k), route)
         return y, loss
 
@@ -108,17 +109,19 @@ class Trainer:
 
     def _losses(self, inputs: Tensor, targets: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
         """The mean loss of a batch, and what is differentiated: that plus the method's own part."""
+        compute = self.task.arithmetic.compute
         if terms.objective is not None:
             objective = terms.objective(self.module, inputs, targets, self.task.loss)
             return objective, objective
         if terms.contrast is None:
-            loss = per_sample(self.task.loss(self.module(inputs), targets), len(inputs)).mean()
+            output = compute(self.module, inputs)
+            loss = per_sample(self.task.loss(output, targets), len(inputs)).mean()
             return loss, loss
-        output, z = features_of(self.module)(inputs)
+        output, z = compute(features_of(self.module), inputs)
         loss = per_sample(self.task.loss(output, targets), len(inputs)).mean()
         with torch.no_grad():
-            z_received = features_of(self.received)(inputs)[1]
-            z_previous = features_of(self.previous)(inputs)[1]
+            z_received = compute(features_of(self.received), inputs)[1]
+            z_previous = compute(features_of(self.previous), inputs)[1]
         apart = contrast_loss(z, z_received, z_previous, terms.contrast.temperature).mean()
         return loss, loss + terms.contrast.weight[0] * apart
 

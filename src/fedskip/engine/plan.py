@@ -32,6 +32,17 @@ def busy_rows(runs: Sequence[Sequence[np.ndarray]]) -> Counter[int]:
     return +histogram
 
 
+def limited(histogram: Counter[int], limit: int | None) -> Counter[int]:
+    """The same work where there is room for so many rows: the others wait for their turn."""
+    found: Counter[int] = Counter()
+    for rows, steps in histogram.items():
+        turns, rest = divmod(rows, limit or rows)
+        found[min(rows, limit or rows)] += turns * steps
+        if rest:
+            found[rest] += steps
+    return found
+
+
 def table_sizes(histogram: Counter[int], limit: int = SIZES, masked: float = MASKED) -> list[int]:
     """The fewest row counts, at most `limit`, that keep the masked share of the work small.
 

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedskip.engine.base import Task, Trained, Visits, Work, draws, torch_threads
-from fedskip.engine.step import Rows, StackedStep, Uses
+from fedskip.engine.graph import Rows
+from fedskip.engine.step import BLOCK, StackedStep, Uses
 from fedskip.errors import InputError
 from fedskip.models import stacking_obstacles
 from fedskip.rng import fold
+from fedskip.stack import on
 
 PLAIN = Uses()
-BLOCK = 256  # steps whose indices are sent to the device together
 
 
 @dataclass
@@ -55,8 +58,9 @@ class Stacked:
         uses: Uses = PLAIN,
         compile: bool = True,
         threads: int = 1,
+        streams: int = 0,
     ) -> None:
-        obstacle = stacking_obstacles(task.module)
+        obstacle = None if streams else stacking_obstacles(task.module)
         if obstacle is None and draws(task):
             obstacle = "it draws from torch's global generator; use engine=loop"
         if obstacle:
@@ -71,8 +75,11 @@ class Stacked:
                 "use engine=loop, or local.last_batch=drop and local.small_clients=drop",
             )  # fmt: skip
         self.threads = threads
-        self.plain = Table(sizes, StackedStep(task, uses, compile))
-        self.contrast = Table(contrast_sizes, StackedStep(task, uses | Uses(contrast=True), compile))
+        self.plain = Table(sizes, StackedStep(task, uses, compile, streams))
+        contrast = StackedStep(task, uses | Uses(contrast=True), compile, streams)
+        self.contrast = Table(contrast_sizes, contrast)
+        self.rows: int | None = None  # the most in a batch, where memory or the study sets a limit
+        self.needs: list[str] = []  # memory, in words
 
     def run(self, work: Work) -> None:
         tables = (self.plain, self.contrast)
@@ -87,10 +94,10 @@ class Stacked:
                             "use engine=loop",
                         )
                     (self.plain if visits.terms.contrast is None else self.contrast).join(visits)
-                busy = [table for table in tables if table.busy()]
+                busy = [table for table in tables if table.seat()]
                 if not busy:
                     return
-                steps = min(seat.left for table in busy for seat in table.busy())
+                steps = min(table.shortest() for table in busy)
                 for table in busy:
                     table.advance(steps)
                 for table in busy:
@@ -103,35 +110,30 @@ class Table:
 
     def __init__(self, sizes: Sequence[int], step: StackedStep) -> None:
         self.sizes, self.step = sorted(sizes), step
+        self.limit: int | None = None  # how many rows there is memory for
         self.seats: list[Seat | None] = []  # as laid out; None: finished, or never taken
-        self.waiting: list[Visits] = []
+        self.waiting: list[Seat] = []
         self.rows: Rows = {}
 
     def join(self, visits: Visits) -> None:
-        """Let K visits in; they are seated when the table next advances."""
-        self.waiting.append(visits)
+        """Let K visits in; each waits for a seat."""
+        self.waiting += [Seat(visits, k) for k in range(len(visits.routes))]
 
-    def busy(self) -> list[Seat]:
-        waiting = [Seat(visits, k) for visits in self.waiting for k in range(len(visits.routes))]
-        return [seat for seat in self.seats if seat] + waiting
+    def shortest(self) -> int:
+        """The steps until the next visit ends."""
+        return min(seat.left for seat in self.seats if seat)
 
     def advance(self, steps: int) -> None:
         """Take `steps` steps with every busy row; none of them ends earlier."""
-        self._lay_out()
-        device = self.rows["y"].device
         for start in range(0, steps, BLOCK):
-            block = min(BLOCK, steps - start)
-            index, eta, count = (torch.from_numpy(a).to(device) for a in self._block(block))
-            eta = eta.to(self.rows["y"].dtype)
-            for s in range(block):
-                self.rows = self.step(self.rows, index[s], eta[s], count[s])
+            self.rows = self.step.advance(self.rows, self._block(min(BLOCK, steps - start)))
 
     def finished(self) -> Iterator[tuple[Visits, list[int], Trained]]:
         """Free the seats of the rows that have ended, and give those of each party together."""
         ended = [i for i, seat in enumerate(self.seats) if seat and not seat.left]
         if not ended:
             return
-        index = torch.tensor(ended, device=self.rows["y"].device)
+        index = on(self.rows["y"].device, ended)
         y, loss = self.rows["y"].index_select(0, index), self.rows["loss"].index_select(0, index)[:, 0]
         self.rows["active"] = self.rows["active"].index_fill(0, index, False)
         parties: dict[
@@ -144,29 +146,39 @@ class Table:
             self.seats[i] = None
             ended[j] = seat.k
         for visits, js in parties.items():
-            rows = torch.tensor(js, device=y.device)
-            trained = Trained(y.index_select(0, rows), loss.index_select(0, rows))
-            yield visits, [ended[j] for j in js], trained
+            if len(parties) > 1:
+                rows = on(y.device, js)
+                yield (
+                    visits,
+                    [ended[j] for j in js],
+                    Trained(y.index_select(0, rows), loss.index_select(0, rows)),
+                )
+            else:
+                yield visits, ended, Trained(y, loss)
 
-    def _lay_out(self) -> None:
-        """Seat those who wait, and close ranks when a smaller table will do."""
-        size = self._size(len(self.busy()))
-        if not self.waiting and size == len(self.seats):
-            return
+    def seat(self) -> int:
+        """Seat those who wait, as far as there is room, and close ranks when a smaller table will do."""
         keep = [i for i, seat in enumerate(self.seats) if seat]
-        blocks = [self._rows_of(visits) for visits in self.waiting]
+        room = None if self.limit is None else self.limit - len(keep)
+        joining, self.waiting = self.waiting[:room], [] if room is None else self.waiting[room:]
+        busy = len(keep) + len(joining)
+        size = self._size(busy)
+        if not busy or (not joining and size == len(self.seats)):
+            return busy
+        blocks: list[Rows] = []
         if keep:
-            index = torch.tensor(keep, device=self.rows["y"].device)
-            blocks.insert(0, {name: rows.index_select(0, index) for name, rows in self.rows.items()})
-        seats = self.busy()
-        empty = size - len(seats)
-        self.seats = [*seats, *[None] * empty]
-        self.waiting = []
+            index = on(self.rows["y"].device, keep)
+            blocks = [{name: rows.index_select(0, index) for name, rows in self.rows.items()}]
+        for visits, party in groupby(joining, lambda seat: seat.visits):
+            blocks.append(self.rows_of(visits, [seat.k for seat in party]))
+        empty = size - busy
+        self.seats = [*(self.seats[i] for i in keep), *joining, *[None] * empty]
         if empty:
             blocks.append(
                 {name: rows.new_zeros((empty, *rows.shape[1:])) for name, rows in blocks[0].items()}
             )
         self.rows = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
+        return busy
 
     def _size(self, rows: int) -> int:
         fits = [size for size in self.sizes if size >= rows]
@@ -175,7 +187,7 @@ class Table:
             return rows
         return fits[0]
 
-    def _block(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _block(self, steps: int) -> tuple[Tensor, Tensor, Tensor]:
         """The next steps of all seats: index (steps, n, B), eta (steps, n, 1), count (steps, n)."""
         n, batch = len(self.seats), self.step.task.local.batch
         index = np.zeros((steps, n, batch), np.int64)
@@ -188,15 +200,16 @@ class Table:
                 eta[:, i, 0] = route.eta[done : done + steps]
                 count[:, i] = np.arange(done, done + steps)
                 seat.done += steps
-        return index, eta, count
+        y = self.rows["y"]
+        return on(y.device, index), on(y.device, eta, y.dtype), on(y.device, count)
 
-    def _rows_of(self, visits: Visits) -> Rows:
+    def rows_of(self, visits: Visits, ks: list[int]) -> Rows:
         """The matrices of visits that begin."""
         x, terms, uses = visits.x, visits.terms, self.step.uses
         k, d = len(x), self.step.task.layout.trainable
         if (terms.mu is not None and not uses.pull) or (terms.linear is not None and not uses.linear):
             raise ValueError("a method must give the same kinds of terms in every round")
-        keys = torch.tensor([route.key for route in visits.routes], device=x.device)
+        keys = on(x.device, [route.key for route in visits.routes])
         rows = {
             "y": x,
             "v": x.new_zeros(k, d),
@@ -214,4 +227,7 @@ class Table:
             rows["received"], rows["previous"] = x, terms.contrast.previous
             rows["weight"] = terms.contrast.weight
             rows["temperature"] = torch.full_like(terms.contrast.weight, terms.contrast.temperature)
+        if len(ks) < k:
+            index = on(x.device, ks)
+            rows = {name: t.index_select(0, index) for name, t in rows.items()}
         return rows

@@ -6,6 +6,8 @@
 The function is traced once for each number of rows into a flat graph of tensor operations, which is
 then compiled by TorchInductor or run as it is. Tracing first keeps vmap and grad out of the inner loop,
 and gives every row count its own code, with no guards to check and no limit on recompiling to run into.
+On a GPU the step is recorded as a CUDA graph and replayed. There, large models do better with each row on
+one of several parallel streams inside that graph than with all rows in one batched kernel.
 """
 
 from __future__ import annotations
@@ -14,18 +16,23 @@ import copy
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
 
 from fedskip.engine.base import Task, contrast_loss, features_of, per_sample
+from fedskip.engine.graph import Graphs, Rows
 from fedskip.models.dropout import words
+from fedskip.models.patches import as_patches
 from fedskip.rng import mix
 
-Rows = dict[str, Tensor]  # one row per seat: y, v, loss, active, word and the terms
+# Rows hold one row per seat: y, v, loss, active, word and the terms
+BLOCK = 256  # steps whose indices are sent to the device together
 STATE = ("y", "v", "loss")  # what a step changes
 Compute = Callable[..., tuple[Tensor, ...]]
 
@@ -45,28 +52,63 @@ class Uses:
 class StackedStep:
     """The step of one task, traced for each number of rows when it is first needed."""
 
-    def __init__(self, task: Task, uses: Uses, compile: bool) -> None:
+    def __init__(self, task: Task, uses: Uses, compile: bool, streams: int = 0) -> None:
+        """`streams`: on how many streams rows run side by side; 0 for all rows in one batch."""
         self.task, self.uses, self.compile = task, uses, compile
-        self.model = stackable(task.module).train()
-        self.frozen = stackable(task.module).eval()
+        batched = not streams
+        self.model = functional(task.module, batched).train()
+        self.frozen = functional(task.module, batched).eval()
         self.words = words(self.model)
         self.traced: dict[int, Compute] = {}
+        self.in_place = task.device.type == "cuda"  # what a recorded graph reads lies at fixed addresses
+        self.graphs = Graphs(self, BLOCK) if self.in_place else None
+        self.streams = [torch.cuda.Stream(task.device) for _ in range(streams)]
+
+    def advance(self, rows: Rows, block: tuple[Tensor, Tensor, Tensor]) -> Rows:
+        """Take the steps of a block: index (s, n, B), eta (s, n, 1) and count (s, n)."""
+        with self.task.arithmetic.kernels():
+            if self.graphs is not None:
+                return self.graphs(rows, block)
+            for index, eta, count in zip(*block, strict=True):
+                rows = self(rows, index, eta, count)
+        return rows
 
     def __call__(self, rows: Rows, index: Tensor, eta: Tensor, count: Tensor) -> Rows:
         """Advance all active rows by one step.
 
         index (n, B) pool indices, eta (n, 1) learning rates, count (n,) steps done in the visit.
         """
+        if not self.streams:
+            return self._together(rows, index, eta, count)
+        here = torch.cuda.current_stream()
+        for stream in self.streams:
+            stream.wait_stream(here)
+        for i in range(len(index)):
+            with torch.cuda.stream(self.streams[i % len(self.streams)]):
+                one = {name: t[i : i + 1] for name, t in rows.items()}
+                self._together(one, index[i : i + 1], eta[i : i + 1], count[i : i + 1])
+        for stream in self.streams:
+            here.wait_stream(stream)
+        return rows
+
+    def _together(self, rows: Rows, index: Tensor, eta: Tensor, count: Tensor) -> Rows:
         # gathered before the compiled part: torch's own kernel is twice as fast as a generated one
         batch = self.task.samples.take(index.clamp(min=0) if self.task.short_batches else index)
         inputs = [*rows.values(), *batch, index, eta, count]
         if len(index) not in self.traced:
             self.traced[len(index)] = self._trace(list(rows), inputs)
-        return rows | dict(zip(STATE, self.traced[len(index)](*inputs), strict=True))
+        new = self.traced[len(index)](*inputs)
+        return rows if self.in_place else rows | dict(zip(STATE, new, strict=True))
 
     def _trace(self, names: list[str], inputs: list[Tensor]) -> Compute:
         def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
-            return self.step(dict(zip(names, tensors, strict=False)), *tensors[len(names) :])
+            rows = dict(zip(names, tensors, strict=False))
+            new = self.step(rows, *tensors[len(names) :])
+            if not self.in_place:
+                return new
+            for name, tensor in zip(STATE, new, strict=True):
+                rows[name].copy_(tensor)
+            return ()
 
         graph = make_fx(flat)(*inputs)
         if not self.compile:
@@ -134,14 +176,19 @@ class StackedStep:
             # BatchNorm writes its statistics in place; into a view of many rows it would write to nowhere
             buffers = {name: view.clone() for name, view in layout.views(rest, start=d).items()}
             state = {**trainable, **buffers, **dict.fromkeys(self.words, word)}
-            output, z = _call(self.model, state, x, with_z=bool(contrast))
+            if self.streams:  # the layout in which convolutions of one model are fastest
+                state, x = tree_map(channels_last, (state, x))
+            if contrast:
+                output, z = self.compute(_WithFeatures(self.model), under("inner", state), x)
+            else:
+                output = self.compute(self.model, state, x)
             loss = total = self.mean(per_sample(self.task.loss(output, t), len(x)), here)
-            if z is not None:
+            if contrast:
                 apart = contrast_loss(z, contrast["received"], contrast["previous"], contrast["temperature"])
                 total = loss + contrast["weight"] * self.mean(apart, here)
             return total, (loss, torch.cat([rest[:0], *(b.reshape(-1) for b in buffers.values())]))
 
-        gradients, (_, (loss, rest)) = vmap(grad_and_value(objective, has_aux=True))(
+        gradients, (_, (loss, rest)) = self.each(grad_and_value(objective, has_aux=True))(
             layout.views(w), rest, inputs, targets, here, word, contrast
         )
         return list(gradients.values()), loss, rest
@@ -150,11 +197,22 @@ class StackedStep:
         """z of frozen models (n, P) in eval mode, (n, B, d)."""
 
         def z(model: Tensor, x: Tensor) -> Tensor:
-            represented = _call(self.frozen, self.task.layout.views(model), x, with_z=True)[1]
-            assert represented is not None
+            state = under("inner", self.task.layout.views(model))
+            represented: Tensor = self.compute(_WithFeatures(self.frozen), state, x)[1]
             return represented
 
-        return vmap(z)(models, inputs)
+        found: Tensor = self.each(z)(models, inputs)
+        return found
+
+    def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function for every row: by vmap, or, where rows have streams, for the only row there is."""
+        if not self.streams:
+            return vmap(function)
+        return lambda *rows: tree_map(lambda t: t[None], function(*tree_map(lambda t: t[0], rows)))
+
+    def compute(self, module: nn.Module, state: dict[str, Tensor], x: Tensor) -> Any:
+        """What a module of this state gives for x, in the precision of the task."""
+        return self.task.arithmetic.compute(lambda x: functional_call(module, state, (x,)), x)
 
     def mean(self, losses: Tensor, here: Tensor) -> Tensor:
         """The mean over the samples that are really in the batch."""
@@ -175,21 +233,22 @@ class _WithFeatures(nn.Module):
         return found
 
 
-def _call(
-    module: nn.Module, state: dict[str, Tensor], x: Tensor, with_z: bool
-) -> tuple[Tensor, Tensor | None]:
-    if not with_z:
-        return functional_call(module, state, (x,)), None
-    output, z = functional_call(_WithFeatures(module), {f"inner.{k}": v for k, v in state.items()}, (x,))
-    return output, z
+def channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
-def stackable(template: nn.Module) -> nn.Module:
-    """A copy that vmap can take: unrolled where it must be, BatchNorm without its integer counter."""
+def under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
+
+
+def functional(template: nn.Module, batched: bool = True) -> nn.Module:
+    """A copy without integer counters; `batched`: in the form that suits, or that alone allows, vmap."""
     module = copy.deepcopy(template)
-    unrolled = getattr(module, "stackable", None)
-    if callable(unrolled):
-        module = unrolled()
+    if batched:
+        unrolled = getattr(module, "stackable", None)
+        module = unrolled() if callable(unrolled) else module
+        if next(module.parameters()).is_cuda:
+            module = as_patches(module)
     for part in module.modules():
         if isinstance(part, _BatchNorm):
             part.num_batches_tracked = None

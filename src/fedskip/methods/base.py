@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from fedskip.errors import InputError
 from fedskip.fields import fit_all
 from fedskip.schedule import Period
+from fedskip.stack import on
 
 State = dict[str, Tensor]
 TRAINABLE: Literal["trainable"] = "trainable"  # a remembered row as wide as the trainable slice, (D,)
@@ -85,7 +86,7 @@ class Visit:
         return self._column(self._first).bool()
 
     def _column(self, numbers: Any) -> Tensor:
-        return torch.as_tensor(numbers, dtype=self._like.dtype, device=self._like.device)[:, None]
+        return on(self._like.device, numbers, self._like.dtype)[:, None]
 
 
 @dataclass(frozen=True)

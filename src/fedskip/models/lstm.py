@@ -7,6 +7,7 @@ References:
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +30,7 @@ class CharLSTM(nn.Module):
         forget_bias: float = 0.0,
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.embedding: nn.Module = nn.Embedding(vocabulary, embedding)
         self.lstm: nn.Module = nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.dense = nn.Linear(hidden, classes)
         with torch.no_grad():
@@ -49,11 +50,24 @@ class CharLSTM(nn.Module):
         """A copy that computes the same, but whose parameters may be batched by `vmap`."""
         twin = deepcopy(self)
         twin.lstm = Unrolled(twin.lstm)
+        twin.embedding = OneHot(twin.embedding)
         return twin
 
 
+class OneHot(nn.Module):
+    """An `nn.Embedding` as a product with 0 and 1, whose gradient is a product too and repeats its bits."""
+
+    def __init__(self, embedding: nn.Module) -> None:
+        super().__init__()
+        self.weight: Tensor = embedding.get_parameter("weight")
+
+    def forward(self, x: Tensor) -> Tensor:
+        here = x[..., None] == torch.arange(len(self.weight), device=x.device)
+        return here.to(self.weight.dtype) @ self.weight
+
+
 class Unrolled(nn.Module):
-    """An `nn.LSTM` (batch first) as plain matmuls, which `vmap` can batch and `nn.LSTM` cannot.
+    """An `nn.LSTM` (batch first) whose parameters `vmap` can batch, which those of `nn.LSTM` cannot.
 
     It holds the parameters of the `lstm` it is given, under the same names and in the same order.
     """
@@ -69,14 +83,111 @@ class Unrolled(nn.Module):
         for layer in range(self.layers):
             kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             w_ih, w_hh, b_ih, b_hh = (getattr(self, f"{kind}_l{layer}") for kind in kinds)
-            gates = F.linear(x, w_ih, b_ih + b_hh)  # (B, T, 4H): one matmul for all steps
-            h = c = x.new_zeros(x.shape[0], w_hh.shape[1])  # (B, H)
-            steps = []
-            # unbind, not gates[:, t]: the gradient of each such slice would be as large as `gates`
-            for gate in gates.unbind(1):
-                i, f, g, o = (gate + F.linear(h, w_hh)).chunk(4, 1)
-                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-                h = o.sigmoid() * c.tanh()
-                steps.append(h)
-            x = torch.stack(steps, 1)
+            gates = F.linear(x, w_ih, b_ih + b_hh)  # (B, T, 4H): one product for all steps
+            with torch.autocast(x.device.type, enabled=False):
+                x = Recurrence.apply(gates, w_hh.to(gates.dtype))[0]
         return x, None
+
+
+class Recurrence(torch.autograd.Function):
+    """h (B, T, H) from the input's part of the gates (B, T, 4H) and w_hh (4H, H), for one model or for n.
+
+    Under `vmap` all models take each step in one batched product. For the gradient, c and the gates after
+    their activations are given, too, step by step.
+    """
+
+    @staticmethod
+    def forward(gates: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in forward_steps(gates[None], w[None]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(inputs[1], *output)
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor, *_: Tensor) -> Any:
+        return RecurrenceGradient.apply(dh, *ctx.saved_tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
+        found = forward_steps(*_rows(info, in_dims, tensors))
+        return found, (0,) * len(found)
+
+
+class RecurrenceGradient(torch.autograd.Function):
+    """The gradients of `Recurrence` with respect to its gates and its w."""
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        d_gates, d_w = backward_steps(*(t[None] for t in tensors))
+        return d_gates[0], d_w[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
+        return backward_steps(*_rows(info, in_dims, tensors)), (0, 0)
+
+
+def _rows(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """The tensors with their models first."""
+    return [
+        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(tensors, dims, strict=True)
+    ]
+
+
+def forward_steps(gates: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """gates (n, B, T, 4H), w (n, 4H, H) → h (n, B, T, H), then c of each step and its active gates."""
+    n, batch, steps, _ = gates.shape
+    h = c = gates.new_zeros(n, batch, w.shape[2])
+    into, hs, cs, actives = w.transpose(1, 2), [], [], []
+    for t in range(steps):
+        h, c, active = cell(gates[:, :, t], torch.bmm(h, into), c)
+        hs.append(h)
+        cs.append(c)
+        actives.append(active)
+    return torch.stack(hs, 2), *cs, *actives
+
+
+def backward_steps(dh: Tensor, w: Tensor, h: Tensor, *saved: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients with respect to the gates (n, B, T, 4H) and w (n, 4H, H)."""
+    steps = len(saved) // 2
+    cs, actives = (torch.zeros_like(saved[0]), *saved[:steps]), saved[steps:]
+    d, dc, found = dh[:, :, -1], cs[0], []
+    for t in reversed(range(steps)):
+        d_gate, dc = cell_gradient(d, dc, cs[t], cs[t + 1], actives[t])
+        found.append(d_gate)
+        if t:
+            d = torch.baddbmm(dh[:, :, t - 1], d_gate, w)
+    d_gates = torch.stack(found[::-1], 2)
+    h_before = F.pad(h[:, :, :-1], (0, 0, 1, 0))
+    return d_gates, torch.bmm(d_gates.flatten(1, 2).transpose(1, 2), h_before.flatten(1, 2))
+
+
+def cell(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One step from the two parts of its gates (n, B, 4H): h, c and the gates after their activations."""
+    if a.is_cuda:  # one kernel
+        flat = (t.flatten(0, 1) for t in (a, b, c))
+        found = torch.ops.aten._thnn_fused_lstm_cell(*flat, None, None)
+        return found[0].view_as(c), found[1].view_as(c), found[2].view_as(a)
+    i, f, g, o = (a + b).chunk(4, -1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    c = f * c + i * g
+    return o * c.tanh(), c, torch.cat([i, f, g, o], -1)
+
+
+def cell_gradient(dh: Tensor, dc: Tensor, before: Tensor, c: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients with respect to the gates before their activations, and to c before the step."""
+    if c.is_cuda:
+        flat = (t.flatten(0, 1) for t in (dh, dc, before, c, active))
+        found = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(*flat, False)
+        return found[0].view_as(active), found[1].view_as(c)
+    i, f, g, o = active.chunk(4, -1)
+    tanh = c.tanh()
+    dc = dc + dh * o * (1 - tanh * tanh)
+    parts = (dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * tanh * o * (1 - o))
+    return torch.cat(parts, -1), dc * f

@@ -52,6 +52,8 @@ class Live:
         if not self._begun:
             self.console.print(self.title, soft_wrap=True)
         self._begun += 1
+        for needs in getattr(batch.engine, "needs", ()):
+            self.console.print(f"{batch.name}: {needs}", soft_wrap=True)
         self._now = Watch(batch, rows)
 
     def recorded(self, rows: list[Row]) -> None:

@@ -1,0 +1,65 @@
+"""How many rows fit a GPU: measured on a step of one row before the first round, then fixed for the study."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedskip.engine.base import Visits
+from fedskip.engine.stacked import Table
+from fedskip.stack import on
+
+SHARE = 0.8  # of the free memory, for rows; evaluation and merges need some, too
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What rows take, in bytes."""
+
+    row: int  # that each row keeps: weights, momentum, terms
+    step: int  # that a step of one row needs while it is computed
+    free: int  # on the GPU
+    streams: int = 0  # steps of one row that are computed at a time; 0: all
+    share: float = SHARE  # of the free memory that rows may take
+
+    @property
+    def rows(self) -> int:
+        """How many rows fit."""
+        room = int(self.share * self.free)
+        if self.streams:
+            return max(1, (room - self.streams * self.step) // self.row)
+        return max(1, room // (self.row + self.step))
+
+    def __call__(self, rows: int) -> int:
+        """What so many rows take."""
+        return rows * self.row + (min(rows, self.streams) if self.streams else rows) * self.step
+
+    def line(self, rows: int) -> str:
+        """What a study needs, for people.
+
+        >>> Memory(row=1 << 20, step=9 << 20, free=100 * GIB).line(1000)
+        'up to 1,000 rows in a batch, 9.8 of 100.0 GiB of GPU memory'
+        """
+        need, have = self(rows) / GIB, self.free / GIB
+        return f"up to {rows:,} rows in a batch, {need:.1f} of {have:.1f} GiB of GPU memory"
+
+
+def measure(table: Table, visits: Visits, share: float = SHARE) -> Memory:
+    """The memory of the rows of a table, from the first step of a visit."""
+    step, route = table.step, visits.routes[0]
+    rows = table.rows_of(visits, [0])
+    device = rows["y"].device
+    index, eta = on(device, route.batches[:1]), on(device, route.eta[:1, None], rows["y"].dtype)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    with torch.no_grad(), step.task.arithmetic.kernels():
+        step.step(
+            rows, *step.task.samples.take(index.clamp(min=0)), index, eta, torch.zeros_like(index[:, 0])
+        )
+    peak = torch.cuda.max_memory_allocated(device) - before
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free = torch.cuda.mem_get_info(device)[0] + unused
+    return Memory(sum(t.nbytes for t in rows.values()), peak, free, len(step.streams), share)

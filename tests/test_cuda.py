@@ -1,0 +1,161 @@
+"""What holds on a GPU: engines agree, bits repeat, studies resume, memory stays. Skipped without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedskip
+from fedskip.engine import Loop, Stacked, Task
+from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.evaluate import Evaluator
+from fedskip.engine.memory import measure
+from fedskip.methods import FedAvg, Method, Moon, Scaffold
+from tiny import (
+    ALL_TERMS,
+    METHODS,
+    MODELS,
+    SKIPPING,
+    assert_agree,
+    clients_of,
+    runs_of,
+    task_of,
+    train_together,
+)
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+GPU = torch.device("cuda")
+
+
+def on_gpu(name: str, dtype: torch.dtype = torch.float64, precision: str = "fp32") -> Task:
+    task = task_of(name, dtype=dtype)
+    return replace(
+        task,
+        module=task.module.to(GPU),
+        samples=task.samples.to(GPU, dtype),
+        arithmetic=Arithmetic(precision),
+    )
+
+
+def stacked(task: Task, methods: Sequence[Method], *, compile: bool = False, streams: int = 0) -> Stacked:
+    rows = 2 * len(methods)
+    return Stacked(task, [rows], [rows], uses=ALL_TERMS, compile=compile, streams=streams)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_engines_agree(name: str) -> None:
+    """Every method and skipping, to float64's rounding."""
+    methods = [*METHODS, *SKIPPING]
+    task = on_gpu(name)
+    one, other = runs_of(task, methods), runs_of(task, methods)
+    train_together(stacked(task, methods), one, 4)
+    train_together(Loop(task), other, 4)
+    assert_agree(one, other, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet50", "lstm"])
+def test_rows_on_streams_agree(name: str) -> None:
+    methods = [FedAvg(), Moon(mu=2.0), Scaffold()]
+    task = on_gpu(name)
+    one, other = runs_of(task, methods), runs_of(task, methods)
+    train_together(stacked(task, methods, streams=2), one, 4)
+    train_together(Loop(task), other, 4)
+    assert_agree(one, other, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "streams"), [("cnn", 0), ("resnet50", 2)])
+def test_compiled_agrees(name: str, streams: int) -> None:
+    task = on_gpu(name, torch.float32)
+    one, other = runs_of(task, [FedAvg()]), runs_of(task, [FedAvg()])
+    train_together(stacked(task, [FedAvg()], compile=True, streams=streams), one, 3)
+    train_together(Loop(task), other, 3)
+    assert_agree(one, other, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cnn", "lstm"])
+def test_the_gpu_agrees_with_the_cpu(name: str) -> None:
+    here, there = task_of(name), on_gpu(name)
+    one, other = runs_of(here, METHODS), runs_of(there, METHODS)
+    train_together(Loop(here), one, 3)
+    train_together(stacked(there, METHODS), other, 3)
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a.server.x, b.server.x.cpu(), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("name", ["cnn", "lstm", "resnet50"])
+def test_bits_repeat(name: str, precision: str) -> None:
+    """With deterministic kernels, and in every precision; which is near that of fp32."""
+    task = on_gpu(name, torch.float32, precision)
+    ends = []
+    for _ in range(2):
+        runs = runs_of(task, METHODS)
+        train_together(stacked(task, METHODS), runs, 3)
+        ends.append(torch.stack([run.server.x for run in runs]))
+    assert torch.equal(*ends)
+    exact = runs_of(on_gpu(name, torch.float32), METHODS)
+    train_together(stacked(on_gpu(name, torch.float32), METHODS), exact, 3)
+    far = (ends[0] - torch.stack([run.server.x for run in exact])).norm() / ends[0].norm()
+    assert far < {"fp32": 1e-6, "tf32": 0.02, "bf16": 0.1}[precision]
+
+
+def test_flags_are_as_before_outside() -> None:
+    before = torch.backends.cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()
+    with Arithmetic("fp32", deterministic=True).kernels():
+        assert not torch.backends.cudnn.allow_tf32
+        assert torch.are_deterministic_algorithms_enabled()
+    assert (torch.backends.cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()) == before
+
+
+def study(out: Path, rounds: int) -> fedskip.Study:
+    return fedskip.Study(
+        data="synthetic", methods="fedavg, fedskip(period=3), scaffold, moon", rounds=rounds, seeds=2,
+        checkpoint_every=2, eval_every=2, device="cuda", engine="stacked", compile=False, out=out,
+        local={"epochs": 1},
+    )  # fmt: skip
+
+
+def test_resume_is_exact(tmp_path: Path) -> None:
+    """A study that went on from its checkpoint has the bits of one that was never disturbed."""
+    study(tmp_path / "whole", 6).run()
+    study(tmp_path / "parts", 2).run()
+    fedskip.Study.load(tmp_path / "parts").resume(rounds=6)
+    whole, parts = (sorted((tmp_path / name / "models").glob("*.last.*")) for name in ("whole", "parts"))
+    assert [file.name for file in whole] == [file.name for file in parts]
+    for a, b in zip(whole, parts, strict=True):
+        one, other = fedskip.load(a), fedskip.load(b)
+        for x, y in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
+            assert torch.equal(x, y), a.name
+
+
+@pytest.mark.parametrize("streams", [0, 2])
+def test_memory_does_not_grow(streams: int) -> None:
+    task = on_gpu("cnn", torch.float32)
+    runs = runs_of(task, METHODS)
+    engine = stacked(task, METHODS, streams=streams)
+    evaluator = Evaluator(task, stacked=True)
+
+    def after(rounds: int) -> int:
+        for outcomes in train_together(engine, runs, rounds):
+            evaluator(
+                torch.stack([o.evaluated for o in outcomes if o.evaluated is not None]), clients_of()[0]
+            )
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+
+    first = after(4)
+    assert after(30) <= first
+
+
+def test_a_row_is_measured() -> None:
+    task = on_gpu("cnn", torch.float32)
+    [run] = runs_of(task, [FedAvg()])
+    engine = stacked(task, [FedAvg()])
+    memory = measure(engine.plain, run.clients.begin(run.server.orders(0)))
+    assert memory.row >= 2 * 4 * task.layout.size
+    assert memory.step >= 4 * task.layout.size
+    assert 1 < memory.rows < memory.free
