@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from fedskip import rng
 from fedskip.engine import Loop, Stacked, Task, Trained, Visits, make_engine
+from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import momentum_sum, route, steps_of
-from fedskip.engine.plan import MASKED, SIZES, busy_rows, table_sizes
+from fedskip.engine.memory import GIB, Memory
+from fedskip.engine.plan import MASKED, SIZES, busy_rows, limited, table_sizes
 from fedskip.engine.step import StackedStep, Uses, has_compiler
 from fedskip.errors import InputError
 from fedskip.federation import Run
@@ -694,6 +696,87 @@ def test_an_engine_is_planned_for_the_rows_that_will_be_there() -> None:
     assert {*engine.plain.step.traced} <= planned, "no table was needed that was not planned"
     machine.engine, machine.workers = "loop", 2
     assert isinstance(make_engine(prepared, machine, runs), Loop)  # type: ignore[arg-type]
+
+
+# --- as many rows as there is room for ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 3, 5])
+def test_rows_beyond_the_limit_wait(limit: int) -> None:
+    """They come out the same, and no batch is larger than it may be."""
+    methods = [FedAvg(), FedProx(mu=0.5), Scaffold(), FedAvg(period=3)]
+    task = task_of("perceptron")
+    few, all_at_once = runs_of(task, methods), runs_of(task, methods)
+    engine = stacked_for(task, few)
+    engine.plain.limit, engine.plain.sizes = limit, [limit]
+    train_together(engine, few, 6)
+    assert max(engine.plain.step.traced) <= limit
+    train_together(stacked_for(task, all_at_once), all_at_once, 6)
+    assert_agree(few, all_at_once, rtol=1e-10, atol=1e-12)
+
+
+def test_the_plan_knows_the_limit() -> None:
+    assert limited(Counter({100: 10, 7: 2}), 40) == Counter({40: 20, 20: 10, 7: 2})
+    assert limited(Counter({100: 10}), None) == Counter({100: 10})
+
+
+def test_how_many_rows_fit() -> None:
+    """A batched row needs its step's memory for itself; rows on streams share that of the streams."""
+    batched = Memory(row=1 * GIB, step=3 * GIB, free=100 * GIB)
+    streamed = replace(batched, streams=4)
+    assert (batched.rows, streamed.rows) == (20, 68)
+    assert batched(20) == streamed(68) == 80 * GIB
+    assert replace(batched, free=1).rows == 1, (
+        "a row too large for the card fails there, with torch's message"
+    )
+
+
+# --- rows that are computed one by one ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("contrast", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_row_by_itself_is_a_row_of_a_batch(name: str, contrast: bool) -> None:
+    """On a GPU the rows of large models run side by side on streams, without vmap."""
+    task = task_of(name)
+    [run] = runs_of(task, [Moon(mu=2.0) if contrast else FedAvg()], slots=1)
+    visits = run.clients.begin(run.server.orders(0))
+    found = []
+    for alone in (False, True):
+        engine = Stacked(task, [1], [1], compile=False)
+        table = engine.contrast if contrast else engine.plain
+        if alone:
+            table.step.streams = [object()]  # type: ignore[list-item]
+        rows = table.rows_of(visits, [0])
+        index = torch.from_numpy(visits.routes[0].batches[:1])
+        eta = torch.full((1, 1), 0.1, dtype=torch.float64)
+        found.append(table.step._together(rows, index, eta, torch.zeros(1, dtype=torch.int64)))
+    for key, tensor in found[0].items():
+        torch.testing.assert_close(tensor, found[1][key], rtol=1e-9, atol=1e-11, msg=key)
+
+
+@pytest.mark.parametrize("name", ["perceptron", "cnn", "lstm"])
+def test_bf16_is_near_fp32(name: str) -> None:
+    """The model computes in bfloat16; weights, terms and merges do not."""
+    engines = ("stacked",) if name == "lstm" else ("loop", "stacked")  # torch's LSTM has no bf16 on some CPUs
+    ends = {}
+    for precision in ("fp32", "bf16"):
+        task = replace(task_of(name, dtype=torch.float32), arithmetic=Arithmetic(precision))
+        for engine in engines:
+            runs = runs_of(task, [FedAvg(), Scaffold(), Moon(mu=2.0)])
+            train_together(Loop(task) if engine == "loop" else stacked_for(task, runs), runs, 2)
+            ends[precision, engine] = torch.stack([run.server.x for run in runs])
+            assert ends[precision, engine].dtype == torch.float32
+    exact = ends["fp32", "stacked"]
+    for engine in engines:
+        far = (ends["bf16", engine] - exact).norm() / exact.norm()
+        assert 1e-6 < far < 0.05, engine
+
+
+def test_bf16_with_batch_norm_needs_streams() -> None:
+    task = replace(task_of("resnet50", dtype=torch.float32), arithmetic=Arithmetic("bf16"))
+    with pytest.raises(InputError, match=r"streams must be 1 or more for BatchNorm in bf16.*streams=4"):
+        Stacked(task, [2], compile=False)
 
 
 # --- what a trace holds --------------------------------------------------------------------------------

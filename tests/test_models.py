@@ -15,6 +15,7 @@ from torch.func import functional_call, grad, vmap
 from fedskip import rng
 from fedskip.errors import InputError
 from fedskip.models import MODELS, Dropout, build, key_dropout, refuse, stacking_obstacles, words
+from fedskip.models.patches import PatchConv2d, as_patches
 
 THIN = {"width": 4, "blocks": (1, 2), "head": False}  # a ResNet of some 5,000 parameters
 
@@ -424,3 +425,37 @@ def test_refuse() -> None:
         refuse(nn.ParameterDict({"weight": torch.zeros(2).to(torch.float8_e4m3fn)}))
     with pytest.raises(InputError, match=r"model\.running_mean|model\.weight"):
         refuse(nn.LazyBatchNorm1d())
+
+
+# --- convolutions as products of patches ---------------------------------------------------------------
+
+
+def convolutions(seed: int) -> nn.Module:
+    """Pooled, pooled with an odd rest, not pooled, padded, and without bias."""
+    with rng.torch_scope(seed, "convolutions"):
+        return nn.Sequential(
+            nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 5, (2, 4)), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Conv2d(5, 4, 2, bias=False), nn.ReLU(),
+            nn.Conv2d(4, 3, 3, padding=1), nn.ReLU(),
+            nn.Flatten(),
+        ).double()  # fmt: skip
+
+
+def test_patches_are_convolutions() -> None:
+    """Outputs and gradients of several models at once, to float64's rounding."""
+    models = [convolutions(seed) for seed in range(3)]
+    patched = as_patches(deepcopy(models[0]))
+    kinds = [isinstance(patched.get_submodule(str(i)), PatchConv2d) for i in (0, 3, 6, 8)]
+    assert kinds == [True, True, True, False]
+    assert [name for name, _ in patched.named_parameters()] == [n for n, _ in models[0].named_parameters()]
+    parameters, _ = stacked(models)
+    x = torch.randn(3, 4, 3, 20, 19, dtype=torch.float64)
+    x[0, 0] = 1.0  # every window of a plain picture is a tie
+
+    def loss(module: nn.Module, state: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(module, state, (x,)).square().sum()
+
+    ours = vmap(grad(lambda state, x: loss(patched, state, x)))(parameters, x)
+    theirs = vmap(grad(lambda state, x: loss(models[0], state, x)))(parameters, x)
+    for name, found in ours.items():
+        torch.testing.assert_close(found, theirs[name], rtol=1e-10, atol=1e-10, msg=name)

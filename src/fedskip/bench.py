@@ -36,8 +36,7 @@ from fedskip.machine import Machine, arithmetic_of, versions
 from fedskip.prepare import Prepared, prepare
 
 TURNS = 3
-ROUNDS = 50  # from one checkpoint to the next, as in a study of 1000 rounds
-SECONDS = 4.0  # of each contestant in a turn
+SECONDS = {"cpu": 4.0, "cuda": 1.0}  # of each contestant in a turn; GPUs are less noisy
 
 
 def images(clients: int = 50, size: int = 1000, classes: int = 10) -> Dataset:
@@ -74,12 +73,17 @@ class PflCNN(nn.Sequential):
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: a study's keys, and those that differ on a GPU."""
+    """What is measured: a study's keys, and those that the stacked engine has on a GPU.
+
+    There its visits are as long as in a study. Those of `plain` and `loop`, which take a hundred times as
+    long, stay short: their rates hardly depend on it.
+    """
 
     keys: dict[str, Any]
     data: Callable[[], Dataset] | None = None
     on_gpu: dict[str, Any] = field(default_factory=dict)
     cohort: int = 10
+    rounds: int = 2  # that the stacked engine plays at a time
 
 
 def _visits(steps: int) -> dict[str, Any]:
@@ -89,11 +93,12 @@ def _visits(steps: int) -> dict[str, Any]:
 
 IID = {"partition": "iid", "clients": 50}
 CASES = {
-    "synthetic": Case({"data": "synthetic", "model": "perceptron"}),
+    # 50 rounds lie between two checkpoints of the paper's 1000
+    "synthetic": Case({"data": "synthetic", "model": "perceptron"}, rounds=50),
     "cnn": Case(IID | {"model": "cnn"} | _visits(15), images, on_gpu=_visits(150)),
-    "lstm": Case(IID | {"model": "lstm"} | _visits(2), text, on_gpu=_visits(60)),
+    "lstm": Case(IID | {"model": "lstm"} | _visits(5), text, on_gpu=_visits(60)),
     "resnet50": Case(
-        IID | {"model": "resnet50"} | _visits(1), partial(images, classes=100), on_gpu=_visits(15)
+        IID | {"model": "resnet50"} | _visits(5), partial(images, classes=100), on_gpu=_visits(15)
     ),
     # 1000 users of 50 images, a cohort of 50, one epoch in batches of 10
     "pfl-cifar10": Case(
@@ -107,14 +112,17 @@ CASES = {
 }  # fmt: skip
 
 
-def contestant(engine: Engine, runs: list[Run]) -> Callable[[], tuple[int, float]]:
-    """Plays rounds for a while: gives steps and seconds. Rounds that traced or compiled are left out."""
+Play = Callable[[float], tuple[int, float]]  # plays for so long, gives steps and seconds
+
+
+def contestant(engine: Engine, runs: list[Run], rounds: int = 1) -> Play:
+    """Some rounds at a time. Those that traced or compiled are left out."""
     work = Rounds(runs)
 
-    def play() -> tuple[int, float]:
+    def play(least: float) -> tuple[int, float]:
         steps, seconds = 0, 0.0
-        while seconds < SECONDS:
-            before, traced, work.until = work.steps, _traced(engine), work.until + ROUNDS
+        while seconds < least:
+            before, traced, work.until = work.steps, _traced(engine), work.until + rounds
             started = time.perf_counter()
             engine.run(work)
             if torch.cuda.is_available():
@@ -132,7 +140,7 @@ def _traced(engine: Engine) -> int:
     return len(engine.plain.step.traced) + len(engine.contrast.step.traced)
 
 
-def plain_contestant(prepared: Prepared) -> Callable[[], tuple[int, float]]:
+def plain_contestant(prepared: Prepared) -> Play:
     """Rounds of the hand-written FedAvg on the same clients."""
     plain = _plain()
     task, local = prepared.task, prepared.setting.local
@@ -146,9 +154,9 @@ def plain_contestant(prepared: Prepared) -> Callable[[], tuple[int, float]]:
     kernels = Arithmetic(precision, deterministic=False)  # as written by hand
     autocast = torch.autocast(prepared.device.type, torch.bfloat16, enabled=precision == "bf16")
 
-    def play() -> tuple[int, float]:
+    def play(least: float) -> tuple[int, float]:
         steps, seconds = 0, 0.0
-        while seconds < SECONDS:
+        while seconds < least:
             cohort = rng.choice(len(clients), prepared.setting.cohort, replace=False)
             data = [task.samples.take(torch.from_numpy(clients[c]).to(prepared.device)) for c in cohort]
             started = time.perf_counter()
@@ -179,12 +187,14 @@ def main(
     case = CASES[name]
     if rows < case.cohort or rows % case.cohort:
         raise InputError("--rows", f"must be a multiple of {case.cohort}, one cohort for each seed", rows)
-    keys = case.keys | (case.on_gpu if device != "cpu" else {})
-    keys |= {} if case.data is None else {"data": case.data()}
+    keys = case.keys | ({} if case.data is None else {"data": case.data()})
     keys |= {"methods": "fedavg", "rounds": 1_000_000, "seeds": rows // case.cohort, "cohort": case.cohort}
     keys |= {"device": device, "compile": compile, "threads": threads, "streams": streams}
     keys |= {"precision": precision, "deterministic": deterministic}
     spec = config.build(config.Tree(keys | {"engine": "stacked"}))
+    one_by_one = prepare(spec.settings[0], torch.device(device), arithmetic_of(spec))
+    if device != "cpu":
+        spec = config.build(config.Tree(keys | case.on_gpu | {"engine": "stacked"}))
     prepared = prepare(spec.settings[0], torch.device(device), arithmetic_of(spec))
     setting, module = prepared.setting, prepared.task.module
     model = setting.model["name"] if isinstance(setting.model, Mapping) else None
@@ -192,23 +202,24 @@ def main(
     workers = Machine.of(
         config.build(config.Tree(keys | {"engine": "loop", "streams": None})), module, model
     ).workers
-    print(f"{name}: {rows} rows on {machine.device_name}, {TURNS} turns of {SECONDS:.0f} s each")
+    least = SECONDS[torch.device(device).type]
+    print(f"{name}: {rows} rows on {machine.device_name}, {TURNS} turns of {least:.0f} s each")
 
-    def runs() -> list[Run]:
+    def runs(prepared: Prepared) -> list[Run]:
         return [prepared.run(method, seed) for method in setting.methods for seed in setting.seeds]
 
-    stacked = runs()
+    stacked = runs(prepared)
     contestants = {
-        "plain": plain_contestant(prepared),
-        "loop": contestant(Loop(prepared.task), runs()),
-        "stacked": contestant(make_engine(prepared, machine, stacked), stacked),
+        "plain": plain_contestant(one_by_one),
+        "loop": contestant(Loop(one_by_one.task), runs(one_by_one)[:1]),
+        "stacked": contestant(make_engine(prepared, machine, stacked), stacked, case.rounds),
     }
     if workers > 1:
-        contestants[f"loop_{workers}_workers"] = contestant(Loop(prepared.task, workers), runs())
+        contestants[f"loop_{workers}_workers"] = contestant(Loop(prepared.task, workers), runs(prepared)[:1])
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(TURNS + 1):
         for who, play in contestants.items():
-            steps, seconds = play()
+            steps, seconds = play(least)
             if turn:  # the first turn warms caches
                 rates[who].append(steps / seconds)
         if turn:

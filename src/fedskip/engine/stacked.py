@@ -17,6 +17,7 @@ from itertools import groupby
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedskip.engine.base import Task, Trained, Visits, Work, draws, torch_threads
 from fedskip.engine.graph import Rows
@@ -67,9 +68,15 @@ class Stacked:
             raise InputError(
                 "engine", "cannot be 'stacked' for this model", type(task.module).__name__, obstacle
             )
-        if task.short_batches and any(
-            isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in task.module.modules()
-        ):
+        normed = any(isinstance(part, _BatchNorm) for part in task.module.modules())
+        if normed and task.arithmetic.precision == "bf16" and not streams:
+            raise InputError(
+                "streams",
+                "must be 1 or more for BatchNorm in bf16",
+                streams,
+                "set streams=4, or precision=tf32",
+            )
+        if normed and task.short_batches:
             raise InputError(
                 "engine", "cannot be 'stacked' for BatchNorm with short batches", task.local.last_batch,
                 "use engine=loop, or local.last_batch=drop and local.small_clients=drop",

@@ -242,16 +242,19 @@ def under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def functional(template: nn.Module, batched: bool = True) -> nn.Module:
-    """A copy without integer counters; `batched`: in the form that suits, or that alone allows, vmap."""
+    """A copy that gradients of functions can take: in its stackable form, BatchNorm without integer counters.
+
+    `batched`: it will be computed by vmap, on a GPU with convolutions as products of patches.
+    """
     module = copy.deepcopy(template)
-    if batched:
-        unrolled = getattr(module, "stackable", None)
-        module = unrolled() if callable(unrolled) else module
-        if next(module.parameters()).is_cuda:
-            module = as_patches(module)
-    for part in module.modules():
-        if isinstance(part, _BatchNorm):
-            part.num_batches_tracked = None
+    unrolled = getattr(module, "stackable", None)
+    if callable(unrolled):
+        module = unrolled()
+    normed = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    for part in normed:
+        part.num_batches_tracked = None
+    if batched and not normed and next(module.parameters()).is_cuda:
+        module = as_patches(module)  # whose layout BatchNorm does not take under vmap
     return module
 
 
