@@ -16,7 +16,7 @@ from fedskip.engine.step import functional
 
 # samples of a forward pass of one model; on a CPU larger activations only make the allocator work
 CHUNK = {"cpu": 25, "cuda": 1000}
-STACKED_CHUNK = 65_536  # samples times models of a stacked forward pass
+STACKED_CHUNK = {"cpu": 65_536, "cuda": 16_384}  # samples times models of a stacked forward pass
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Evaluator:
         views, compute = self.task.layout.views(models), self.task.arithmetic.compute
         parts = []
         with torch_threads(self.threads):
-            for part in index.split(max(1, STACKED_CHUNK // len(models))):
+            for part in index.split(max(1, STACKED_CHUNK[models.device.type] // len(models))):
                 inputs, targets = self._inputs(part)
                 output = compute(
                     lambda x: vmap(lambda one: functional_call(self._module, one, (x,)))(views), inputs

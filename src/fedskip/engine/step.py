@@ -55,12 +55,12 @@ class StackedStep:
     def __init__(self, task: Task, uses: Uses, compile: bool, streams: int = 0) -> None:
         """`streams`: on how many streams rows run side by side; 0 for all rows in one batch."""
         self.task, self.uses, self.compile = task, uses, compile
-        batched = not streams
-        self.model = functional(task.module, batched).train()
-        self.frozen = functional(task.module, batched).eval()
+        self.in_place = task.device.type == "cuda"  # what a recorded graph reads lies at fixed addresses
+        patches = self.in_place and not streams
+        self.model = functional(task.module, patches).train()
+        self.frozen = functional(task.module, patches).eval()
         self.words = words(self.model)
         self.traced: dict[int, Compute] = {}
-        self.in_place = task.device.type == "cuda"  # what a recorded graph reads lies at fixed addresses
         self.graphs = Graphs(self, BLOCK) if self.in_place else None
         self.streams = [torch.cuda.Stream(task.device) for _ in range(streams)]
 
@@ -241,10 +241,10 @@ def under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
 
 
-def functional(template: nn.Module, batched: bool = True) -> nn.Module:
-    """A copy that gradients of functions can take: in its stackable form, BatchNorm without integer counters.
+def functional(template: nn.Module, patches: bool = False) -> nn.Module:
+    """A copy that `torch.func` can take: in its stackable form, BatchNorm without integer counters.
 
-    `batched`: it will be computed by vmap, on a GPU with convolutions as products of patches.
+    `patches`: with convolutions as products of patches, in a layout that BatchNorm does not take under vmap.
     """
     module = copy.deepcopy(template)
     unrolled = getattr(module, "stackable", None)
@@ -253,9 +253,7 @@ def functional(template: nn.Module, batched: bool = True) -> nn.Module:
     normed = [part for part in module.modules() if isinstance(part, _BatchNorm)]
     for part in normed:
         part.num_batches_tracked = None
-    if batched and not normed and next(module.parameters()).is_cuda:
-        module = as_patches(module)  # whose layout BatchNorm does not take under vmap
-    return module
+    return as_patches(module) if patches and not normed else module
 
 
 def has_compiler() -> bool:
