@@ -193,7 +193,7 @@ def test_bad_settings(options: dict[str, Any], message: str) -> None:
         ({"device": "mps"}, "device must be auto, cpu, cuda or cuda:N, got 'mps'"),
         ({"device": "cuda:x"}, "device must be auto, cpu, cuda or cuda:N"),
         ({"engine": "fast"}, "engine must be 'auto' or 'loop' or 'stacked', got 'fast'"),
-        ({"precision": "fp8"}, "precision must be 'fp32' or 'tf32' or 'bf16' or 'fp64', got 'fp8'"),
+        ({"precision": "fp8"}, "precision must be 'fp32' or 'tf32' or 'bf16' or 'fp64' or null, got 'fp8'"),
         ({"workers": 0}, "workers must be >= 1"),
         ({"compile": "maybe"}, "compile must be true or false"),
         ({"name": "../up"}, "name must start with a letter"),

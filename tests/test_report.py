@@ -127,7 +127,7 @@ def batch(methods=("FedAvg", "MOON"), seeds=1, at=0):
     ]  # fmt: skip
     setting = SimpleNamespace(metric="accuracy")
     return SimpleNamespace(
-        name="a", entries=entries, rounds=10, round=at, steps=1000 * at, elapsed=lambda: 65.0,
+        name="a", entries=entries, rounds=10, round=at, steps=1000 * at, elapsed=lambda: 65.0, engines=[None],
         prepared=SimpleNamespace(setting=setting),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from fedskip.history import Row
 from fedskip.machine import Machine
 from fedskip.methods.base import Method
 from fedskip.prepare import Prepared, partition_seed
+from fedskip.processes import Forked
 
 PENDING_BYTES = 1 << 30  # models that wait to be evaluated
 
@@ -77,8 +79,13 @@ class Batch:
             for method in setting.methods
             for seed in setting.seeds
         ]
-        runs = [entry.run for entry in self.entries]
-        self.engine = make_engine(self.prepared, self.machine, runs, self.rows)
+        apart = min(self.machine.processes, len(self.entries))
+        self.shares = [self.entries[i::apart] for i in range(apart)]  # one for each process
+        self.engines = [
+            make_engine(self.prepared, self.machine, [entry.run for entry in share], self.rows)
+            for share in self.shares
+        ]
+        self._forked: list[Forked] = []
         self.evaluator = Evaluator(
             self.prepared.task, stacked=self.machine.engine == "stacked" and not self.machine.streams,
             workers=self.machine.workers, threads=self.machine.threads,
@@ -94,10 +101,45 @@ class Batch:
 
     def advance(self, until: int) -> None:
         """Train until every run has done so many rounds, and evaluate all there is to evaluate."""
-        self.until = until
-        self.engine.run(self)
-        self.evaluate()
+        if len(self.shares) > 1:
+            self._advance_apart(until)
+        else:
+            self.until = until
+            self.engines[0].run(self)
+            self.evaluate()
         self.round = until
+
+    def _advance_apart(self, until: int) -> None:
+        """Each process trains its share of the runs, and what it saves is restored here."""
+        if not self._forked:
+            self._forked = [Forked(functools.partial(self._become, i)) for i in range(len(self.shares))]
+        for forked in self._forked:
+            forked.ask(until)
+        rows: list[Row] = []
+        for forked in self._forked:
+            found, tensors, notes, steps = forked.answer()
+            rows += found
+            self.steps += steps
+            self._restore_runs(tensors, notes["runs"])
+        order = {entry.name: i for i, entry in enumerate(self.entries)}
+        self.record(sorted(rows, key=lambda row: (row["round"], order[row["run"]])))
+
+    def _become(
+        self, share: int
+    ) -> Callable[[int], tuple[list[Row], dict[str, Tensor], dict[str, Any], int]]:
+        """In a process of its own: keep one share of the runs, and answer with how they went on."""
+        self.entries, self.engines = self.shares[share], [self.engines[share]]
+        self.shares = [self.entries]
+        rows: list[Row] = []
+        self.record = rows.extend
+
+        def advance(until: int) -> tuple[list[Row], dict[str, Tensor], dict[str, Any], int]:
+            rows.clear()
+            before = self.steps
+            self.advance(until)
+            return rows, *self.save(), self.steps - before
+
+        return advance
 
     def ready(self) -> list[Visits]:
         found = []
@@ -213,6 +255,12 @@ class Batch:
                 self._pending.append((entry, outcome))
         self.evaluate()
 
+    def close(self) -> None:
+        """Dismiss the processes."""
+        for forked in self._forked:
+            forked.close()
+        self._forked = []
+
     def summary(self, entry: Entry) -> Row:
         """What the run knows beside its history; rounds and bytes after the last merge count, too."""
         server, division = entry.run.server, self.prepared.division(entry.seed)
@@ -271,9 +319,14 @@ class Batch:
     def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """Go on from what `save` gave."""
         self.round, self.steps, self.seconds = notes["round"], notes["steps"], notes["seconds"]
+        self._restore_runs(tensors, notes["runs"])
+
+    def _restore_runs(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         device = self.prepared.device
         for entry in self.entries:
-            about = notes["runs"][entry.name]
+            about = notes.get(entry.name)
+            if about is None:
+                continue
             prefix = f"{entry.name}/"
             own = {k.removeprefix(prefix): t.to(device) for k, t in tensors.items() if k.startswith(prefix)}
             entry.diverged, entry.evaluated_at = about["diverged"], about["evaluated_at"]

@@ -34,6 +34,7 @@ from fedskip.errors import InputError, unknown
 from fedskip.federation import Rounds, Run
 from fedskip.machine import Machine, arithmetic_of, versions
 from fedskip.prepare import Prepared, prepare
+from fedskip.processes import Forked
 
 TURNS = 3
 SECONDS = {"cpu": 4.0, "cuda": 1.0}  # of each contestant in a turn; GPUs are less noisy
@@ -134,6 +135,35 @@ def contestant(engine: Engine, runs: list[Run], rounds: int = 1) -> Play:
     return play
 
 
+def crew(engines: list[Engine], shares: list[list[Run]], rounds: int) -> Play:
+    """The same in one process for each engine."""
+
+    def prepare(engine: Engine, runs: list[Run]) -> Callable[[int], tuple[int, int]]:
+        work = Rounds(runs)
+
+        def play(rounds: int) -> tuple[int, int]:
+            before, traced, work.until = work.steps, _traced(engine), work.until + rounds
+            engine.run(work)
+            return work.steps - before, _traced(engine) - traced
+
+        return play
+
+    forked = [Forked(partial(prepare, *pair)) for pair in zip(engines, shares, strict=True)]
+
+    def play(least: float) -> tuple[int, float]:
+        steps, seconds = 0, 0.0
+        while seconds < least:
+            started = time.perf_counter()
+            for each in forked:
+                each.ask(rounds)
+            answers = [each.answer() for each in forked]
+            if not any(traced for _, traced in answers):
+                steps, seconds = steps + sum(s for s, _ in answers), seconds + time.perf_counter() - started
+        return steps, seconds
+
+    return play
+
+
 def _traced(engine: Engine) -> int:
     if not isinstance(engine, Stacked):
         return 0
@@ -180,6 +210,7 @@ def main(
     precision: str | None = None,
     deterministic: bool = True,
     streams: int | None = None,
+    processes: int | None = None,
 ) -> None:
     """Run one case; the last line printed is a JSON object."""
     if name not in CASES:
@@ -190,7 +221,7 @@ def main(
     keys = case.keys | ({} if case.data is None else {"data": case.data()})
     keys |= {"methods": "fedavg", "rounds": 1_000_000, "seeds": rows // case.cohort, "cohort": case.cohort}
     keys |= {"device": device, "compile": compile, "threads": threads, "streams": streams}
-    keys |= {"precision": precision, "deterministic": deterministic}
+    keys |= {"precision": precision, "deterministic": deterministic, "processes": processes}
     spec = config.build(config.Tree(keys | {"engine": "stacked"}))
     one_by_one = prepare(spec.settings[0], torch.device(device), arithmetic_of(spec))
     if device != "cpu":
@@ -208,11 +239,15 @@ def main(
     def runs(prepared: Prepared) -> list[Run]:
         return [prepared.run(method, seed) for method in setting.methods for seed in setting.seeds]
 
-    stacked = runs(prepared)
+    apart = min(machine.processes, len(setting.seeds))
+    shares = [runs(prepared)[i::apart] for i in range(apart)]
+    engines = [make_engine(prepared, machine, share) for share in shares]
     contestants = {
         "plain": plain_contestant(one_by_one),
         "loop": contestant(Loop(one_by_one.task), runs(one_by_one)[:1]),
-        "stacked": contestant(make_engine(prepared, machine, stacked), stacked, case.rounds),
+        "stacked": contestant(engines[0], shares[0], case.rounds)
+        if apart == 1
+        else crew(engines, shares, case.rounds),
     }
     if workers > 1:
         contestants[f"loop_{workers}_workers"] = contestant(Loop(prepared.task, workers), runs(prepared)[:1])
@@ -228,6 +263,7 @@ def main(
     result = {
         "case": name, "rows": rows, "compile": machine.compile, "device": machine.device_name,
         "precision": machine.precision, "deterministic": machine.deterministic, "streams": machine.streams,
+        "processes": apart,
         **{f"{who}_steps_per_s": round(found, 1) for who, found in rate.items()},
         "speedup": round(rate["stacked"] / rate["plain"], 2),
         **{f"{who}_speedup": round(rate[who] / rate["plain"], 2) for who in rate if who.startswith("loop")},

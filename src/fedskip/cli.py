@@ -252,11 +252,12 @@ def bench(
     precision: Annotated[str | None, typer.Option(metavar="fp32|tf32|bf16|fp64")] = None,
     deterministic: Annotated[bool, typer.Option("--deterministic/--no-deterministic")] = True,
     streams: Annotated[int | None, typer.Option(metavar="N", help="0: all rows in one batch.")] = None,
+    processes: Annotated[int | None, typer.Option(metavar="N", help="Of the stacked engine.")] = None,
 ) -> None:
     """Client-steps per second of the engines, against a plain PyTorch loop; the last line is JSON."""
     from fedskip.bench import main as measure
 
     measure(
         name, rows=rows, compile=compile, device=device,
-        precision=precision, deterministic=deterministic, streams=streams,
+        precision=precision, deterministic=deterministic, streams=streams, processes=processes,
     )  # fmt: skip

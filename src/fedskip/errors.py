@@ -15,7 +15,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, field: str, rule: str, value: Any = ..., fix: str = "", where: str = "") -> None:
-        self.field, self.rule, self.value, self.fix = field, rule, value, fix
+        self.field, self.rule, self.value, self.fix, self.where = field, rule, value, fix, where
         text = f"{field} {rule}"
         if value is not ...:
             shown = repr(value)
@@ -26,6 +26,9 @@ class InputError(ValueError):
         if fix:
             text += f" {fix[0].upper()}{fix[1:]}" + ("" if fix[-1] in ".?!`" else ".")
         super().__init__(text)
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[Any, ...]]:
+        return InputError, (self.field, self.rule, self.value, self.fix, self.where)
 
     def at(self, where: str) -> InputError:
         """The same error with a place, such as `study.yaml line 12`."""

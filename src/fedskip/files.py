@@ -66,4 +66,8 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate()
         file.write(f"pid {os.getpid()}")
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_UN)  # said aloud: a forked process may still hold the file

@@ -16,6 +16,7 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.step import has_compiler
 from fedskip.errors import InputError
 from fedskip.models import stacking_obstacles
+from fedskip.processes import AVAILABLE
 from fedskip.spec import StudySpec
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ AUTO = {("perceptron", "cpu"): "stacked"} | {
     (model, "cuda"): "stacked" for model in ("perceptron", "cnn", "cnn-femnist", "lstm", "resnet50")
 }
 STREAMS = {"resnet50": 4}  # models whose single steps nearly fill a GPU
+PROCESSES = 8  # unless a study asks for more: each has a compiler of its own in memory
 UNCOMPILED = {("lstm", "cuda")}  # compiling 160 cells takes minutes, and their kernels are fused as they are
 
 
@@ -38,6 +40,7 @@ class Machine:
     compile: bool
     threads: int  # torch threads of the stacked engine; the loop always has one for each visit
     workers: int  # visits that the loop trains side by side; does not touch the results
+    processes: int  # over which the stacked engine may spread the runs
     precision: str
     deterministic: bool
     streams: int  # on which the stacked engine's rows run side by side; 0: in one batch
@@ -55,6 +58,7 @@ class Machine:
                 engine = "loop"
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         stacked = engine == "stacked"
+        apart = stacked and device == "cpu" and AVAILABLE
         streams = spec.streams or 0
         if spec.streams is None and stacked and device != "cpu":
             streams = STREAMS.get(model_name or "", 0)
@@ -69,6 +73,7 @@ class Machine:
             # more threads than one lose more at the barriers between small kernels than they gain
             threads=spec.threads or 1,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
+            processes=(spec.processes or min(cores, PROCESSES)) if apart else 1,
             precision=arithmetic_of(spec).precision, deterministic=spec.deterministic, streams=streams,
         )  # fmt: skip
 

@@ -18,7 +18,8 @@ def write_models(batch: Batch, folder: Path) -> None:
     for entry in batch.entries:
         kinds = {"last": entry.last_model, "best": entry.best_model, "final": entry.final_model}
         for kind, vectors in kinds.items():
-            if vectors is None:
+            if vectors is None:  # a study that was made longer may have left one
+                (folder / f"{entry.name}.{kind}.safetensors").unlink(missing_ok=True)
                 continue
             about = {"kind": kind, "model": model, "classes": batch.prepared.dataset.classes}
             about |= entry.about(batch.name)

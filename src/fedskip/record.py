@@ -18,11 +18,15 @@ from fedskip.errors import InputError
 
 def describe(batch: Batch) -> dict[str, Any]:
     """What a setting resolved to: what shapes its arithmetic, and its data in numbers."""
-    engine, prepared = batch.engine, batch.prepared
+    prepared = batch.prepared
+    stacked = [engine for engine in batch.engines if isinstance(engine, Stacked)]
     tables: dict[str, Any] = {}
-    if isinstance(engine, Stacked):
-        tables = {"sizes": list(engine.plain.sizes), "contrast_sizes": list(engine.contrast.sizes)}
-        tables["rows"] = engine.rows
+    if stacked:  # one for each process
+        tables = {
+            "sizes": [list(engine.plain.sizes) for engine in stacked],
+            "contrast_sizes": [list(engine.contrast.sizes) for engine in stacked],
+            "rows": stacked[0].rows,
+        }
     return {
         "machine": batch.machine.facts() | tables,
         "parameters": prepared.task.layout.size,

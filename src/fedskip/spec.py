@@ -151,6 +151,7 @@ class StudySpec:
     device: str = "auto"  # cuda where there is one
     compile: bool = True
     workers: int | None = None  # threads of the loop engine, one visit each; None: one per core
+    processes: int | None = None  # of the stacked engine on a CPU, each with some runs; None: one per core
     threads: int | None = None  # of torch; None: what suits the machine
     precision: Literal["fp32", "tf32", "bf16", "fp64"] | None = None  # None: tf32 on a GPU, fp32 on a CPU
     deterministic: bool = True  # on a GPU: only kernels that repeat their bits
@@ -161,7 +162,7 @@ class StudySpec:
     def __post_init__(self) -> None:
         fit_all(self)
         _check_name(self.name)
-        _at_least(self, 1, "workers", "threads", "checkpoint_every", "rows")
+        _at_least(self, 1, "workers", "processes", "threads", "checkpoint_every", "rows")
         _at_least(self, 0, "streams")
         fix = "other devices are not supported"
         ok = bool(_DEVICE.fullmatch(self.device))

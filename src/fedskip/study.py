@@ -7,13 +7,13 @@ results.summary
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,8 @@ class Study:
             for setting in self.spec.settings:
                 prepared = prepare(setting, *self._device(), self.out)
                 batch = self._batch(prepared, history, progress, record, anyway)
-                self._train(batch, history, progress, stop)
+                with contextlib.closing(batch):
+                    self._train(batch, history, progress, stop)
                 batch.finish()
                 summary += self._summary(batch, history)
                 write_models(batch, self.out / "models")
@@ -169,19 +170,23 @@ class Study:
         """The runs of a setting, where they were left."""
         setting = prepared.setting
         name = None if not isinstance(setting.model, dict) else setting.model["name"]
-        machine = Machine.of(self.spec, prepared.task.module, name)
+        known = record.setdefault("settings", {})
+        before = known.get(setting.name, {}).get("machine", {})
+        spec = dataclasses.replace(  # what was found to suit the machine stays
+            self.spec, rows=self.spec.rows or before.get("rows"),
+            processes=self.spec.processes or before.get("processes"),
+        )  # fmt: skip
+        machine = Machine.of(spec, prepared.task.module, name)
 
         def keep(rows: list[Row]) -> None:
             history.append(rows)
             progress.recorded(rows)
 
-        known = record.setdefault("settings", {})
-        fitted = known.get(setting.name, {}).get("machine", {}).get("rows")
-        batch = Batch(prepared, machine, keep, self.spec.rows or fitted)
+        batch = Batch(prepared, machine, keep, spec.rows)
         facts = describe(batch)
         if setting.name in known and not anyway:
-            before = {"versions": record["versions"], **known[setting.name]}
-            compare(before, {"versions": versions(), **facts}, self.out)
+            noted = {"versions": record["versions"], **known[setting.name]}
+            compare(noted, {"versions": versions(), **facts}, self.out)
         known[setting.name], record["versions"] = facts, versions()
         self._write_study(record)
         saved = found(self.out / "checkpoints", setting.name)
@@ -260,7 +265,7 @@ def next_folder(name: str) -> Path:
     return next(path for n in itertools.count(1) if not (path := Path("runs") / f"{name}-{n}").exists())
 
 
-@contextmanager
+@contextlib.contextmanager
 def stop_at_checkpoint() -> Iterator[threading.Event]:
     """Inside, the first Ctrl-C only sets the event; the second one is as rough as ever."""
     stop = threading.Event()

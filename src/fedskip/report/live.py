@@ -52,7 +52,7 @@ class Live:
         if not self._begun:
             self.console.print(self.title, soft_wrap=True)
         self._begun += 1
-        for needs in getattr(batch.engine, "needs", ()):
+        for needs in getattr(batch.engines[0], "needs", ()):
             self.console.print(f"{batch.name}: {needs}", soft_wrap=True)
         self._now = Watch(batch, rows)
 

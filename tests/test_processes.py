@@ -1,0 +1,118 @@
+"""Runs of a stacked study in several processes: the same results, and no way to lose one's way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from fedskip import InputError, Study
+from fedskip.batch import Batch
+from fedskip.processes import AVAILABLE, Forked
+from test_study import numbers, study
+
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no safe fork on this system")
+
+
+def models(out: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {file.name: load_file(file) for file in sorted((out / "models").iterdir())}
+
+
+def bits(out: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted((out / "models").iterdir())}
+
+
+def test_a_process_answers_and_ends() -> None:
+    found = []
+
+    def prepare() -> object:
+        found.append(os.getpid())
+        return lambda question: (question + 1, list(found))
+
+    forked = Forked(prepare)  # type: ignore[arg-type]
+    for question in (1, 5):
+        forked.ask(question)
+        answer, [pid] = forked.answer()
+        assert answer == question + 1
+        assert pid != os.getpid()
+    assert not found, "what happens there does not happen here"
+    forked.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_errors_travel() -> None:
+    def fail(question: str) -> None:
+        class Local(Exception):
+            pass
+
+        raise InputError("field", "is wrong", 3, "mend it") if question == "input" else Local("strange")
+
+    forked = Forked(lambda: fail)
+    forked.ask("input")
+    with pytest.raises(InputError, match=r"field is wrong, got 3. Mend it."):
+        forked.answer()
+    forked.ask("other")
+    with pytest.raises(RuntimeError, match="Local: strange"):
+        forked.answer()
+    forked.close()
+
+
+def test_a_process_that_dies_is_noticed() -> None:
+    forked = Forked(lambda: lambda question: os.kill(os.getpid(), signal.SIGKILL))
+    forked.ask(1)
+    with pytest.raises(RuntimeError, match="a training process ended with code -9"):
+        forked.answer()
+
+
+def test_results_agree_and_bits_repeat(tmp_path: Path) -> None:
+    for name, processes in (("one", 1), ("three", 3), ("again", 3), ("many", 99)):
+        study(tmp_path / name, engine="stacked", processes=processes).run()
+    assert bits(tmp_path / "three") == bits(tmp_path / "again")
+    assert numbers(tmp_path / "three") == numbers(tmp_path / "again")
+    one = models(tmp_path / "one")
+    for name in ("three", "many"):
+        for file, tensors in models(tmp_path / name).items():
+            for key, tensor in tensors.items():
+                torch.testing.assert_close(tensor, one[file][key], rtol=1e-3, atol=1e-5)
+
+
+def test_resume_keeps_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shapes the bits, so a machine with more cores goes on with the old one."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    study(tmp_path / "whole", engine="stacked", checkpoint_every=2, rounds=6).run()
+    study(tmp_path / "parts", engine="stacked", checkpoint_every=2, rounds=4).run()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    begun = study(tmp_path / "parts", engine="stacked", checkpoint_every=2, rounds=4)
+    begun.resume(rounds=6)
+    record = yaml.safe_load((tmp_path / "parts" / "study.yaml").read_text())["record"]
+    [setting] = record["settings"].values()
+    assert setting["machine"]["processes"] == 2
+    assert len(setting["machine"]["sizes"]) == 2
+    assert bits(tmp_path / "whole") == bits(tmp_path / "parts")
+
+
+def test_nobody_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a study fails here, its processes end, and the folder is free."""
+    held: list[int] = []
+
+    def fail(self: Batch, *_: object) -> None:
+        held.extend(forked._process.pid or 0 for forked in self._forked)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Batch, "save", fail)
+    broken = study(tmp_path / "out", engine="stacked", processes=2)
+    with pytest.raises((KeyboardInterrupt, RuntimeError)):
+        broken.run()
+    time.sleep(0.2)
+    for pid in held:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    monkeypatch.undo()
+    assert Study(tmp_path / "out", spec=broken.spec).resume().summary
