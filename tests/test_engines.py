@@ -478,7 +478,7 @@ def test_without_a_compiler_one_line_says_so(
 ) -> None:
     spec: Any = SimpleNamespace(
         engine="stacked", device="cpu", precision="fp32", compile=True, threads=None, workers=None,
-        deterministic=True, streams=None,
+        deterministic=True, streams=None, processes=None,
     )  # fmt: skip
     for found in (False, True):
         monkeypatch.setattr("fedskip.machine.has_compiler", lambda found=found: found)

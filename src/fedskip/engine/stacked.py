@@ -143,25 +143,18 @@ class Table:
         index = on(self.rows["y"].device, ended)
         y, loss = self.rows["y"].index_select(0, index), self.rows["loss"].index_select(0, index)[:, 0]
         self.rows["active"] = self.rows["active"].index_fill(0, index, False)
-        parties: dict[
-            Visits, list[int]
-        ] = {}  # seats keep the order of joining, so a party's rows are in order
+        parties: dict[Visits, dict[int, int]] = {}  # k -> place in y; seats keep the order of joining
         for j, i in enumerate(ended):
             seat = self.seats[i]
             assert seat is not None
-            parties.setdefault(seat.visits, []).append(j)
+            parties.setdefault(seat.visits, {})[seat.k] = j
             self.seats[i] = None
-            ended[j] = seat.k
-        for visits, js in parties.items():
+        for visits, places in parties.items():
+            trained = Trained(y, loss)
             if len(parties) > 1:
-                rows = on(y.device, js)
-                yield (
-                    visits,
-                    [ended[j] for j in js],
-                    Trained(y.index_select(0, rows), loss.index_select(0, rows)),
-                )
-            else:
-                yield visits, ended, Trained(y, loss)
+                rows = on(y.device, list(places.values()))
+                trained = Trained(y.index_select(0, rows), loss.index_select(0, rows))
+            yield visits, list(places), trained
 
     def seat(self) -> int:
         """Seat those who wait, as far as there is room, and close ranks when a smaller table will do."""

@@ -54,7 +54,8 @@ class StackedStep:
 
     def __init__(self, task: Task, uses: Uses, compile: bool, streams: int = 0) -> None:
         """`streams`: on how many streams rows run side by side; 0 for all rows in one batch."""
-        self.task, self.uses, self.compile = task, uses, compile
+        aligned = task.layout.size % 4 == 0  # else a single row may lie where compiled kernels cannot read
+        self.task, self.uses, self.compile = task, uses, compile and (aligned or not streams)
         self.in_place = task.device.type == "cuda"  # what a recorded graph reads lies at fixed addresses
         patches = self.in_place and not streams
         self.model = functional(task.module, patches).train()
