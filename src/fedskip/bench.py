@@ -114,51 +114,49 @@ CASES = {
 
 
 Play = Callable[[float], tuple[int, float]]  # plays for so long, gives steps and seconds
+Once = Callable[[], tuple[int, int]]  # plays some rounds, gives steps and how often a step was traced
 
 
-def contestant(engine: Engine, runs: list[Run], rounds: int = 1) -> Play:
-    """Some rounds at a time. Those that traced or compiled are left out."""
+def once(engine: Engine, runs: list[Run], rounds: int = 1) -> Once:
     work = Rounds(runs)
 
-    def play(least: float) -> tuple[int, float]:
-        steps, seconds = 0, 0.0
-        while seconds < least:
-            before, traced, work.until = work.steps, _traced(engine), work.until + rounds
-            started = time.perf_counter()
-            engine.run(work)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if _traced(engine) == traced:
-                steps, seconds = steps + work.steps - before, seconds + time.perf_counter() - started
-        return steps, seconds
+    def play() -> tuple[int, int]:
+        before, traced, work.until = work.steps, _traced(engine), work.until + rounds
+        engine.run(work)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return work.steps - before, _traced(engine) - traced
 
     return play
 
 
-def crew(engines: list[Engine], shares: list[list[Run]], rounds: int) -> Play:
-    """The same in one process for each engine."""
+def apart(plays: list[Once]) -> Once:
+    """Each in a process of its own."""
+    forked = [Forked(partial(_answering, play)) for play in plays]
 
-    def prepare(engine: Engine, runs: list[Run]) -> Callable[[int], tuple[int, int]]:
-        work = Rounds(runs)
+    def play() -> tuple[int, int]:
+        for each in forked:
+            each.ask(None)
+        steps, traced = zip(*(each.answer() for each in forked), strict=True)
+        return sum(steps), sum(traced)
 
-        def play(rounds: int) -> tuple[int, int]:
-            before, traced, work.until = work.steps, _traced(engine), work.until + rounds
-            engine.run(work)
-            return work.steps - before, _traced(engine) - traced
+    return play
 
-        return play
 
-    forked = [Forked(partial(prepare, *pair)) for pair in zip(engines, shares, strict=True)]
+def _answering(play: Once) -> Callable[[None], tuple[int, int]]:
+    return lambda _: play()
+
+
+def contestant(once: Once) -> Play:
+    """Plays again and again. What was spent on tracing or compiling is left out."""
 
     def play(least: float) -> tuple[int, float]:
         steps, seconds = 0, 0.0
         while seconds < least:
             started = time.perf_counter()
-            for each in forked:
-                each.ask(rounds)
-            answers = [each.answer() for each in forked]
-            if not any(traced for _, traced in answers):
-                steps, seconds = steps + sum(s for s, _ in answers), seconds + time.perf_counter() - started
+            found, traced = once()
+            if not traced:
+                steps, seconds = steps + found, seconds + time.perf_counter() - started
         return steps, seconds
 
     return play
@@ -239,18 +237,17 @@ def main(
     def runs(prepared: Prepared) -> list[Run]:
         return [prepared.run(method, seed) for method in setting.methods for seed in setting.seeds]
 
-    apart = min(machine.processes, len(setting.seeds))
-    shares = [runs(prepared)[i::apart] for i in range(apart)]
-    engines = [make_engine(prepared, machine, share) for share in shares]
+    processes = min(machine.processes, len(setting.seeds))
+    shares = [runs(prepared)[i::processes] for i in range(processes)]
+    stacked = [once(make_engine(prepared, machine, share), share, case.rounds) for share in shares]
     contestants = {
         "plain": plain_contestant(one_by_one),
-        "loop": contestant(Loop(one_by_one.task), runs(one_by_one)[:1]),
-        "stacked": contestant(engines[0], shares[0], case.rounds)
-        if apart == 1
-        else crew(engines, shares, case.rounds),
+        "loop": contestant(once(Loop(one_by_one.task), runs(one_by_one)[:1])),
+        "stacked": contestant(apart(stacked) if processes > 1 else stacked[0]),
     }
     if workers > 1:
-        contestants[f"loop_{workers}_workers"] = contestant(Loop(prepared.task, workers), runs(prepared)[:1])
+        spread = once(Loop(prepared.task, workers), runs(prepared)[:1])
+        contestants[f"loop_{workers}_workers"] = contestant(spread)
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(TURNS + 1):
         for who, play in contestants.items():
@@ -263,7 +260,7 @@ def main(
     result = {
         "case": name, "rows": rows, "compile": machine.compile, "device": machine.device_name,
         "precision": machine.precision, "deterministic": machine.deterministic, "streams": machine.streams,
-        "processes": apart,
+        "processes": processes,
         **{f"{who}_steps_per_s": round(found, 1) for who, found in rate.items()},
         "speedup": round(rate["stacked"] / rate["plain"], 2),
         **{f"{who}_speedup": round(rate[who] / rate["plain"], 2) for who in rate if who.startswith("loop")},

@@ -142,11 +142,8 @@ class Server:
         d, w, seen, a = self.layout.trainable, self.w, self.seen, self.a
         taking_part = seen > 0
         if not taking_part.all():
-            w, seen, a = (
-                w.index_select(0, on(w.device, np.flatnonzero(taking_part))),
-                seen[taking_part],
-                a[taking_part],
-            )
+            seen, a = seen[taking_part], a[taking_part]
+            w = w.index_select(0, on(w.device, np.flatnonzero(taking_part)))
         p = self._column(seen / max(seen.sum(), 1.0))
         self.merges += 1
         if len(seen):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Rows = dict[str, Tensor]
+Rows = dict[str, Tensor]  # one row per seat: y, v, loss, active, word and the terms
 Step = Callable[[Rows, Tensor, Tensor, Tensor], object]
 
 

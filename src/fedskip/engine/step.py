@@ -31,7 +31,6 @@ from fedskip.models.dropout import words
 from fedskip.models.patches import as_patches
 from fedskip.rng import mix
 
-# Rows hold one row per seat: y, v, loss, active, word and the terms
 BLOCK = 256  # steps whose indices are sent to the device together
 STATE = ("y", "v", "loss")  # what a step changes
 Compute = Callable[..., tuple[Tensor, ...]]
