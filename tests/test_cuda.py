@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import fedskip
 from fedskip.engine import Loop, Stacked, Task
@@ -17,11 +19,14 @@ from fedskip.engine.memory import measure
 from fedskip.methods import FedAvg, Method, Moon, Scaffold
 from tiny import (
     ALL_TERMS,
+    LOCAL,
     METHODS,
     MODELS,
     SKIPPING,
     assert_agree,
     clients_of,
+    make_task,
+    pool,
     runs_of,
     task_of,
     train_together,
@@ -160,3 +165,38 @@ def test_a_row_is_measured() -> None:
     assert memory.row >= 2 * 4 * task.layout.size
     assert memory.step >= 4 * task.layout.size
     assert 1 < memory.rows < memory.free
+
+
+@pytest.mark.parametrize("streams", [0, 2])
+def test_weights_at_odd_places(streams: int) -> None:
+    """Kernels that read 16 bytes at a time find every weight, wherever it lies in its row."""
+    module = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 5, 1), nn.Flatten(), nn.Linear(5 * 64, 3))
+    samples = pool((3, 8, 8))
+    task = make_task(module, samples, LOCAL, dtype=torch.float32)
+    task = replace(task, module=task.module.to(GPU), samples=samples.to(GPU, torch.float32))
+    one, other = runs_of(task, [FedAvg()]), runs_of(task, [FedAvg()])
+    train_together(stacked(task, [FedAvg()], compile=True, streams=streams), one, 3)
+    train_together(Loop(task), other, 3)
+    assert_agree(one, other, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "shape", "outputs", "kernel"),
+    [(4, (3, 32, 32), 6, 5), (3, (6, 14, 14), 16, 5), (2, (3, 9, 12), 20, 3)],
+)
+def test_convolution_kernels(batch: int, shape: tuple[int, int, int], outputs: int, kernel: int) -> None:
+    """Two models at once, next to torch's convolution, ReLU and pool in float64."""
+    from fedskip.models.kernels import conv_relu_pool, gradients
+
+    torch.manual_seed(0)
+    x = torch.randn(2, batch, *shape, device=GPU)
+    w = torch.randn(2, outputs, shape[0], kernel, kernel, device=GPU)
+    b = torch.randn(2, outputs, device=GPU)
+    y, where = conv_relu_pool(x, w, b, True)
+    d = torch.randn_like(y)
+    found = (y, *gradients(d, x, w, where, True))
+    exact = [t.double().requires_grad_() for t in (x, w, b)]
+    each = [F.max_pool2d(F.relu(F.conv2d(*one)), 2) for one in zip(*exact, strict=True)]
+    expected = (torch.stack(each), *torch.autograd.grad(torch.stack(each), exact, d.double()))
+    for here, there in zip(found, expected, strict=True):
+        assert (here - there).norm() < 1e-5 * there.norm()

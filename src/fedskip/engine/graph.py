@@ -14,15 +14,19 @@ import torch
 from torch import Tensor
 
 Rows = dict[str, Tensor]  # one row per seat: y, v, loss, active, word and the terms
+ALIGNED = 16  # bytes that cuDNN and compiled kernels read at a time
 Step = Callable[[Rows, Tensor, Tensor, Tensor], object]
 
 
 class Graphs:
     """The graphs of one step function; the largest number of rows is fixed."""
 
-    def __init__(self, step: Step, steps: int) -> None:
-        """`step(rows, index, eta, count)` changes the rows in place; a block has at most `steps` steps."""
-        self.step, self.steps = step, steps
+    def __init__(self, step: Step, steps: int, apart: bool = False) -> None:
+        """`step(rows, index, eta, count)` changes the rows in place; a block has at most `steps` steps.
+
+        `apart`: the step takes one row after another, so each lies where kernels for one tensor expect it.
+        """
+        self.step, self.steps, self.like = step, steps, spaced if apart else torch.zeros_like
         self.rows: Rows = {}
         self.block: tuple[Tensor, ...] = ()
         self.at = torch.empty(0)
@@ -49,7 +53,7 @@ class Graphs:
     def _lay_out(self, rows: Rows, block: tuple[Tensor, ...]) -> None:
         device = rows["y"].device
         self.graphs, self.pool = {}, None
-        self.rows = {name: torch.zeros_like(t) for name, t in rows.items()}
+        self.rows = {name: self.like(t) for name, t in rows.items()}
         self.block = tuple(
             torch.zeros((self.steps * part[0].numel(),), dtype=part.dtype, device=device) for part in block
         )
@@ -90,3 +94,12 @@ class Graphs:
         index, eta, count = (part.index_select(0, self.at)[0] for part in self._block(n))
         self.step(rows, index, eta, count)
         self.at += 1
+
+
+def spaced(tensor: Tensor) -> Tensor:
+    """Zeros in the shape of a tensor; the rows of a matrix begin at multiples of 16 bytes."""
+    if tensor.dim() != 2:
+        return torch.zeros_like(tensor)
+    n, width = tensor.shape
+    unit = ALIGNED // tensor.element_size()
+    return tensor.new_zeros((n, -(-width // unit) * unit))[:, :width]

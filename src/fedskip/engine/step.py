@@ -53,15 +53,17 @@ class StackedStep:
 
     def __init__(self, task: Task, uses: Uses, compile: bool, streams: int = 0) -> None:
         """`streams`: on how many streams rows run side by side; 0 for all rows in one batch."""
-        aligned = task.layout.size % 4 == 0  # else a single row may lie where compiled kernels cannot read
-        self.task, self.uses, self.compile = task, uses, compile and (aligned or not streams)
+        self.task, self.uses = task, uses
+        # convolutions of one row read their weights where they lie in it, unless they begin at odd places
+        self.odd = bool(streams) and any(e.start % 4 for e in task.layout.entries if len(e.shape) == 4)
+        self.compile = compile and not self.odd
         self.in_place = task.device.type == "cuda"  # what a recorded graph reads lies at fixed addresses
         patches = self.in_place and not streams
         self.model = functional(task.module, patches).train()
         self.frozen = functional(task.module, patches).eval()
         self.words = words(self.model)
         self.traced: dict[int, Compute] = {}
-        self.graphs = Graphs(self, BLOCK) if self.in_place else None
+        self.graphs = Graphs(self, BLOCK, apart=streams > 0) if self.in_place else None
         self.streams = [torch.cuda.Stream(task.device) for _ in range(streams)]
 
     def advance(self, rows: Rows, block: tuple[Tensor, Tensor, Tensor]) -> Rows:
@@ -176,8 +178,6 @@ class StackedStep:
             # BatchNorm writes its statistics in place; into a view of many rows it would write to nowhere
             buffers = {name: view.clone() for name, view in layout.views(rest, start=d).items()}
             state = {**trainable, **buffers, **dict.fromkeys(self.words, word)}
-            if self.streams:  # the layout in which convolutions of one model are fastest
-                state, x = tree_map(channels_last, (state, x))
             if contrast:
                 output, z = self.compute(_WithFeatures(self.model), under("inner", state), x)
             else:
@@ -212,7 +212,17 @@ class StackedStep:
 
     def compute(self, module: nn.Module, state: dict[str, Tensor], x: Tensor) -> Any:
         """What a module of this state gives for x, in the precision of the task."""
+        if self.streams:
+            state, x = tree_map(self.channels_last, (state, x))
         return self.task.arithmetic.compute(lambda x: functional_call(module, state, (x,)), x)
+
+    def channels_last(self, tensor: Tensor) -> Tensor:
+        """The layout in which convolutions of one model are fastest."""
+        if tensor.dim() != 4:
+            return tensor
+        if self.odd:
+            return tensor.clone(memory_format=torch.channels_last)
+        return tensor.contiguous(memory_format=torch.channels_last)
 
     def mean(self, losses: Tensor, here: Tensor) -> Tensor:
         """The mean over the samples that are really in the batch."""
@@ -231,10 +241,6 @@ class _WithFeatures(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = features_of(self.inner)(x)
         return found
-
-
-def channels_last(tensor: Tensor) -> Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
 def under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

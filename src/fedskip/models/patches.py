@@ -7,12 +7,14 @@ few large groups. All sums have a fixed order, so the gradient repeats its bits.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+WIDEST = 16  # channels up to which `kernels.py` was measured, and is faster
 ALIGNED = 4  # numbers: tensor cores want rows of whole 16 bytes
 
 
@@ -28,6 +30,12 @@ class PatchConv2d(nn.Module):
         self.weight, self.bias, self.kernel, self.pool = conv.weight, conv.bias, conv.kernel_size, pool
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.pool and self.bias is not None and kernels_take(x, self.weight):
+            from fedskip.models.kernels import ConvReluPool
+
+            exact = not torch.backends.cuda.matmul.allow_tf32
+            found: tuple[Tensor, Tensor] = ConvReluPool.apply(x, self.weight, self.bias, exact)
+            return found[0]
         device, dtype = x.device.type, x.dtype
         if torch.is_autocast_enabled(device):  # which reaches neither of the two functions below
             dtype = torch.get_autocast_dtype(device)
@@ -39,6 +47,13 @@ class PatchConv2d(nn.Module):
         y = pooled(y.unflatten(1, patches.shape[1:4]))  # (B, H', W', 4, O) → (B, H', W', O)
         y = y if self.bias is None else y + self.bias
         return (F.relu(y) if self.pool else y).permute(0, 3, 1, 2)
+
+
+def kernels_take(x: Tensor, weight: Tensor) -> bool:
+    """Whether `kernels.py` computes this: few channels in float32 on a GPU, where torch comes with Triton."""
+    if not x.is_cuda or x.dtype != torch.float32 or torch.is_autocast_enabled("cuda"):
+        return False
+    return max(weight.shape[:2]) <= WIDEST and find_spec("triton") is not None
 
 
 def pooled(y: Tensor) -> Tensor:
