@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedskip import InputError, Study
 from fedskip.batch import Batch
-from fedskip.processes import AVAILABLE, Forked
+from fedskip.engine.step import has_compiler
+from fedskip.history import Row
+from fedskip.processes import AVAILABLE, Forked, Respond, Tell, answers
+from fedskip.progress import Silent
 from test_study import numbers, study
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no safe fork on this system")
@@ -31,7 +36,7 @@ def bits(out: Path) -> dict[str, bytes]:
 def test_a_process_answers_and_ends() -> None:
     found = []
 
-    def prepare() -> object:
+    def prepare(tell: object) -> object:
         found.append(os.getpid())
         return lambda question: (question + 1, list(found))
 
@@ -54,7 +59,7 @@ def test_errors_travel() -> None:
 
         raise InputError("field", "is wrong", 3, "mend it") if question == "input" else Local("strange")
 
-    forked = Forked(lambda: fail)
+    forked = Forked(lambda tell: fail)
     forked.ask("input")
     with pytest.raises(InputError, match=r"field is wrong, got 3. Mend it."):
         forked.answer()
@@ -65,10 +70,77 @@ def test_errors_travel() -> None:
 
 
 def test_a_process_that_dies_is_noticed() -> None:
-    forked = Forked(lambda: lambda question: os.kill(os.getpid(), signal.SIGKILL))
+    forked = Forked(lambda tell: lambda question: os.kill(os.getpid(), signal.SIGKILL))
     forked.ask(1)
     with pytest.raises(RuntimeError, match="a training process ended with code -9"):
         forked.answer()
+
+
+def test_a_process_tells_before_it_answers() -> None:
+    def prepare(tell: Tell) -> Respond:
+        def respond(question: int) -> int:
+            for i in range(question):
+                tell(i)
+            return question
+
+        return respond
+
+    forked = [Forked(prepare), Forked(prepare)]
+    for question in (3, 2):
+        for each in forked:
+            each.ask(question)
+        heard: list[int] = []
+        assert answers(forked, heard.append) == [question, question]
+        assert sorted(heard) == sorted(2 * list(range(question)))
+    for each in forked:
+        each.close()
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+def test_a_process_compiles_after_its_parent_has() -> None:
+    """The compiler's threads are not forked: waiting for them would take forever."""
+
+    def compiled(number: float) -> float:
+        import torch._inductor
+
+        graph = make_fx(lambda x: (x * number,))(torch.ones(3))
+        return float(torch._inductor.compile(graph, [torch.ones(3)])(torch.ones(3))[0][0])  # type: ignore[operator]
+
+    numbers = [3.0 + time.time_ns() % 1_000_003, 4.0 + time.time_ns() % 1_000_003]  # in no cache
+    assert compiled(numbers[0]) == pytest.approx(numbers[0])
+    forked = Forked(lambda tell: compiled)
+    forked.ask(numbers[1])
+    try:
+        assert forked._here.poll(120), "it waits for a thread that is not there"
+        assert forked.answer() == pytest.approx(numbers[1])
+    finally:
+        forked.close()
+
+
+def test_progress_moves_between_checkpoints(tmp_path: Path) -> None:
+    class Watching(Silent):
+        def setting(self, batch: Batch, rows: Iterable[Row]) -> None:
+            self.batch, self.steps, self.rounds = batch, [0], [0.0]
+
+        def recorded(self, rows: list[Row]) -> None:
+            self.steps.append(self.batch.steps)
+            self.rounds.append(max(entry.rounds_done for entry in self.batch.entries))
+
+        def checkpoint(self, batch: Batch) -> None:
+            self.at_checkpoint = len(self.steps), batch.steps
+
+    watching = Watching()
+    made = study(tmp_path / "apart", engine="stacked", processes=2, rounds=6, checkpoint_every=6)
+    made.run(watching)
+    told, steps = watching.at_checkpoint
+    assert told > 6
+    assert watching.steps == sorted(watching.steps)
+    assert 0 < watching.steps[2] < steps
+    assert watching.rounds == sorted(watching.rounds)
+    assert any(0 < done < 6 for done in watching.rounds)
+    alone = Watching()
+    study(tmp_path / "alone", engine="stacked", processes=1, rounds=6, checkpoint_every=6).run(alone)
+    assert alone.at_checkpoint[1] == steps
 
 
 def test_results_agree_and_bits_repeat(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import doctest
 import io
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -116,11 +115,11 @@ def test_a_test_set_seen_in_part_is_said_to_be(table):
 
 
 def batch(methods=("FedAvg", "MOON"), seeds=1, at=0):
-    """What progress looks at of a `Batch`: two slots in each run, ten rounds."""
+    """What progress looks at of a `Batch`: ten rounds."""
     entries = [
         SimpleNamespace(
             name=f"a.{label}.s{seed}", method=SimpleNamespace(label=label), seed=seed, diverged=False,
-            run=SimpleNamespace(at=np.array([at, at])),
+            rounds_done=float(at),
         )
         for label in methods
         for seed in range(seeds)
@@ -136,7 +135,7 @@ def advance(batch, to):
     batch.steps += 100 * (to - batch.round)
     batch.round = to
     for entry in batch.entries:
-        entry.run.at[:] = to
+        entry.rounds_done = float(to)
 
 
 def row(method, score, seed=0):

@@ -21,7 +21,7 @@ from fedskip.history import Row
 from fedskip.machine import Machine
 from fedskip.methods.base import Method
 from fedskip.prepare import Prepared, partition_seed
-from fedskip.processes import Forked
+from fedskip.processes import Forked, Tell, answers
 
 PENDING_BYTES = 1 << 30  # models that wait to be evaluated
 
@@ -41,6 +41,12 @@ class Entry:
     final_model: Tensor | None = None
     final: float | None = None
     diverged: bool = False
+    told: float = 0.0  # rounds that a process which trains it has told of
+
+    @property
+    def rounds_done(self) -> float:
+        """By its slots on average: between two merges, slots need not be at the same round."""
+        return max(float(self.run.at.mean()), self.told)
 
     def about(self, setting: str) -> Row:
         period = str(self.method.period)
@@ -60,6 +66,7 @@ class Batch:
     prepared: Prepared
     machine: Machine
     record: Callable[[list[Row]], None]  # where rows of the history go
+    seen: Callable[[list[Row]], None]  # who wants to see them as soon as they are there
     rows: int | None = None  # the most in a batch of the stacked engine; None: what fits
     entries: list[Entry] = field(init=False)
     rounds: int = field(init=False)
@@ -116,28 +123,40 @@ class Batch:
         for forked in self._forked:
             forked.ask(until)
         rows: list[Row] = []
-        for forked in self._forked:
-            found, tensors, notes, steps = forked.answer()
+        for found, tensors, notes in answers(self._forked, self._heard):
             rows += found
-            self.steps += steps
             self._restore_runs(tensors, notes["runs"])
         order = {entry.name: i for i, entry in enumerate(self.entries)}
         self.record(sorted(rows, key=lambda row: (row["round"], order[row["run"]])))
 
+    def _heard(self, told: tuple[list[Row], int, dict[str, float]]) -> None:
+        rows, steps, rounds = told
+        self.steps += steps
+        for entry in self.entries:
+            entry.told = rounds.get(entry.name, entry.told)
+        self.seen(rows)
+
     def _become(
-        self, share: int
-    ) -> Callable[[int], tuple[list[Row], dict[str, Tensor], dict[str, Any], int]]:
+        self, share: int, tell: Tell
+    ) -> Callable[[int], tuple[list[Row], dict[str, Tensor], dict[str, Any]]]:
         """In a process of its own: keep one share of the runs, and answer with how they went on."""
         self.entries, self.engines = self.shares[share], [self.engines[share]]
         self.shares = [self.entries]
+        self.steps = 0
         rows: list[Row] = []
         self.record = rows.extend
 
-        def advance(until: int) -> tuple[list[Row], dict[str, Tensor], dict[str, Any], int]:
+        def seen(rows: list[Row]) -> None:
+            tell((rows, self.steps, {entry.name: entry.rounds_done for entry in self.entries}))
+            self.steps = 0
+
+        self.seen = seen
+
+        def advance(until: int) -> tuple[list[Row], dict[str, Tensor], dict[str, Any]]:
             rows.clear()
-            before = self.steps
             self.advance(until)
-            return rows, *self.save(), self.steps - before
+            self.seen([])
+            return rows, *self.save()
 
         return advance
 
@@ -188,7 +207,9 @@ class Batch:
             for i, row in zip(chosen, self._rows([pending[i] for i in chosen]), strict=True):
                 rows[i] = row
         noted = [self._note(entry, outcome, rows[i]) for i, (entry, outcome) in enumerate(pending)]
-        self.record([row for row in noted if row is not None])
+        recorded = [row for row in noted if row is not None]
+        self.seen(recorded)
+        self.record(recorded)
 
     def _rows(self, pending: list[tuple[Entry, Outcome]]) -> list[Row]:
         division = self.prepared.division(pending[0][0].seed)

@@ -13,7 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -33,17 +33,20 @@ from fedskip.engine.stacked import Stacked
 from fedskip.errors import InputError, unknown
 from fedskip.federation import Rounds, Run
 from fedskip.machine import Machine, arithmetic_of, versions
+from fedskip.models import build
 from fedskip.prepare import Prepared, prepare
-from fedskip.processes import Forked
+from fedskip.processes import Forked, Tell, answers
 
 TURNS = 3
 SECONDS = {"cpu": 4.0, "cuda": 1.0}  # of each contestant in a turn; GPUs are less noisy
 
 
-def images(clients: int = 50, size: int = 1000, classes: int = 10) -> Dataset:
+def images(
+    clients: int = 50, size: int = 1000, classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)
+) -> Dataset:
     """Random pixels in the shape of CIFAR: speed does not depend on what is in the picture."""
     rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.standard_normal((clients * size, 3, 32, 32), dtype=np.float32))
+    x = torch.from_numpy(rng.standard_normal((clients * size, *shape), dtype=np.float32))
     return _dataset("random-images", x, rng.integers(0, classes, clients * size), classes)
 
 
@@ -86,8 +89,14 @@ class Case:
     cohort: int = 10
     rounds: int = 2  # that the stacked engine plays at a time
 
+    def study(self, rows: int, **more: Any) -> dict[str, Any]:
+        """The keys of a study of so many rows, a cohort for each seed."""
+        keys = self.keys if self.data is None else self.keys | {"data": self.data()}
+        keys = keys | {"methods": "fedavg", "rounds": 1_000_000, "seeds": rows // self.cohort}
+        return keys | {"cohort": self.cohort, "engine": "stacked", **more}
 
-def _visits(steps: int) -> dict[str, Any]:
+
+def visits(steps: int) -> dict[str, Any]:
     """Visits of so many steps to clients of 1000 samples."""
     return {"local": {"epochs": -(-steps // 15), "max_steps": steps}}
 
@@ -96,10 +105,15 @@ IID = {"partition": "iid", "clients": 50}
 CASES = {
     # 50 rounds lie between two checkpoints of the paper's 1000
     "synthetic": Case({"data": "synthetic", "model": "perceptron"}, rounds=50),
-    "cnn": Case(IID | {"model": "cnn"} | _visits(15), images, on_gpu=_visits(150)),
-    "lstm": Case(IID | {"model": "lstm"} | _visits(5), text, on_gpu=_visits(60)),
+    "cnn": Case(IID | {"model": "cnn"} | visits(15), images, on_gpu=visits(150)),
+    "cnn-femnist": Case(
+        IID | {"model": "cnn-femnist"} | visits(15),
+        partial(images, classes=62, shape=(1, 28, 28)),
+        on_gpu=visits(150),
+    ),
+    "lstm": Case(IID | {"model": "lstm"} | visits(5), text, on_gpu=visits(60)),
     "resnet50": Case(
-        IID | {"model": "resnet50"} | _visits(5), partial(images, classes=100), on_gpu=_visits(15)
+        IID | {"model": "resnet50"} | visits(5), partial(images, classes=100), on_gpu=visits(15)
     ),
     # 1000 users of 50 images, a cohort of 50, one epoch in batches of 10
     "pfl-cifar10": Case(
@@ -137,13 +151,13 @@ def apart(plays: list[Once]) -> Once:
     def play() -> tuple[int, int]:
         for each in forked:
             each.ask(None)
-        steps, traced = zip(*(each.answer() for each in forked), strict=True)
+        steps, traced = zip(*answers(forked), strict=True)
         return sum(steps), sum(traced)
 
     return play
 
 
-def _answering(play: Once) -> Callable[[None], tuple[int, int]]:
+def _answering(play: Once, tell: Tell) -> Callable[[None], tuple[int, int]]:
     return lambda _: play()
 
 
@@ -168,11 +182,67 @@ def _traced(engine: Engine) -> int:
     return len(engine.plain.step.traced) + len(engine.contrast.step.traced)
 
 
+def setting_of(keys: dict[str, Any]) -> Prepared:
+    """The only setting of a study."""
+    spec = config.build(config.Tree(keys))
+    return prepare(spec.settings[0], torch.device(spec.device), arithmetic_of(spec))
+
+
+def with_keys(prepared: Prepared, keys: dict[str, Any]) -> Prepared:
+    """The same data for a study with other visits."""
+    setting = config.build(config.Tree(keys)).settings[0].filled(prepared.dataset.defaults)
+    return replace(prepared, setting=setting, task=replace(prepared.task, local=setting.local))
+
+
+def machine_of(keys: dict[str, Any], prepared: Prepared) -> Machine:
+    """The machine as a study uses it, with no more processes than seeds."""
+    model = prepared.setting.model
+    name = model["name"] if isinstance(model, Mapping) else None
+    machine = Machine.of(config.build(config.Tree(keys)), prepared.task.module, name)
+    return replace(machine, processes=min(machine.processes, len(prepared.setting.seeds)))
+
+
+def runs_of(prepared: Prepared) -> list[Run]:
+    setting = prepared.setting
+    return [prepared.run(method, seed) for method in setting.methods for seed in setting.seeds]
+
+
+def stacked(prepared: Prepared, machine: Machine, rounds: int) -> Once:
+    """All runs of the setting, spread over the machine's processes."""
+    runs = runs_of(prepared)
+    shares = [runs[i :: machine.processes] for i in range(machine.processes)]
+    plays = [once(make_engine(prepared, machine, share), share, rounds) for share in shares]
+    return apart(plays) if len(plays) > 1 else plays[0]
+
+
+def take_turns(contestants: Mapping[str, Play], least: float) -> dict[str, float]:
+    """Client-steps per second of each contestant: the median over turns of at least so many seconds."""
+    rates: dict[str, list[float]] = {who: [] for who in contestants}
+    for turn in range(TURNS + 1):
+        for who, play in contestants.items():
+            steps, seconds = play(least)
+            if turn:  # the first turn warms caches
+                rates[who].append(steps / seconds)
+        if turn:
+            print("  ".join(f"{who} {rates[who][-1]:,.0f}/s" for who in contestants), flush=True)
+    return {who: statistics.median(found) for who, found in rates.items()}
+
+
+def as_written(prepared: Prepared) -> nn.Module:
+    """The model without what this project changes in it: torch's own dropout costs less than a keyed one."""
+    model = prepared.setting.model
+    if isinstance(model, Mapping):
+        return build(**{"classes": prepared.dataset.classes, **model})
+    assert not isinstance(model, nn.Module)
+    written: nn.Module = model()
+    return written
+
+
 def plain_contestant(prepared: Prepared) -> Play:
     """Rounds of the hand-written FedAvg on the same clients."""
     plain = _plain()
     task, local = prepared.task, prepared.setting.local
-    model = prepared.module(0, "init").to(prepared.device)
+    model = as_written(prepared).to(prepared.device)
     clients = prepared.division(0).clients
     arguments = {
         k: getattr(local, k) for k in ("lr", "momentum", "weight_decay", "batch", "epochs", "max_steps")
@@ -216,51 +286,31 @@ def main(
     case = CASES[name]
     if rows < case.cohort or rows % case.cohort:
         raise InputError("--rows", f"must be a multiple of {case.cohort}, one cohort for each seed", rows)
-    keys = case.keys | ({} if case.data is None else {"data": case.data()})
-    keys |= {"methods": "fedavg", "rounds": 1_000_000, "seeds": rows // case.cohort, "cohort": case.cohort}
-    keys |= {"device": device, "compile": compile, "threads": threads, "streams": streams}
-    keys |= {"precision": precision, "deterministic": deterministic, "processes": processes}
-    spec = config.build(config.Tree(keys | {"engine": "stacked"}))
-    one_by_one = prepare(spec.settings[0], torch.device(device), arithmetic_of(spec))
+    keys = case.study(
+        rows, device=device, compile=compile, threads=threads, streams=streams, precision=precision,
+        deterministic=deterministic, processes=processes,
+    )  # fmt: skip
+    one_by_one = prepared = setting_of(keys)
     if device != "cpu":
-        spec = config.build(config.Tree(keys | case.on_gpu | {"engine": "stacked"}))
-    prepared = prepare(spec.settings[0], torch.device(device), arithmetic_of(spec))
-    setting, module = prepared.setting, prepared.task.module
-    model = setting.model["name"] if isinstance(setting.model, Mapping) else None
-    machine = Machine.of(spec, module, model)
-    workers = Machine.of(
-        config.build(config.Tree(keys | {"engine": "loop", "streams": None})), module, model
-    ).workers
+        keys |= case.on_gpu
+        prepared = with_keys(one_by_one, keys)
+    machine = machine_of(keys, prepared)
+    workers = machine_of(keys | {"engine": "loop", "streams": None}, prepared).workers
     least = SECONDS[torch.device(device).type]
     print(f"{name}: {rows} rows on {machine.device_name}, {TURNS} turns of {least:.0f} s each")
-
-    def runs(prepared: Prepared) -> list[Run]:
-        return [prepared.run(method, seed) for method in setting.methods for seed in setting.seeds]
-
-    processes = min(machine.processes, len(setting.seeds))
-    shares = [runs(prepared)[i::processes] for i in range(processes)]
-    stacked = [once(make_engine(prepared, machine, share), share, case.rounds) for share in shares]
     contestants = {
         "plain": plain_contestant(one_by_one),
-        "loop": contestant(once(Loop(one_by_one.task), runs(one_by_one)[:1])),
-        "stacked": contestant(apart(stacked) if processes > 1 else stacked[0]),
+        "loop": contestant(once(Loop(one_by_one.task), runs_of(one_by_one)[:1])),
+        "stacked": contestant(stacked(prepared, machine, case.rounds)),
     }
     if workers > 1:
-        spread = once(Loop(prepared.task, workers), runs(prepared)[:1])
+        spread = once(Loop(prepared.task, workers), runs_of(prepared)[:1])
         contestants[f"loop_{workers}_workers"] = contestant(spread)
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(TURNS + 1):
-        for who, play in contestants.items():
-            steps, seconds = play(least)
-            if turn:  # the first turn warms caches
-                rates[who].append(steps / seconds)
-        if turn:
-            print("  ".join(f"{who} {rates[who][-1]:,.0f}/s" for who in contestants), flush=True)
-    rate = {who: statistics.median(found) for who, found in rates.items()}
+    rate = take_turns(contestants, least)
     result = {
         "case": name, "rows": rows, "compile": machine.compile, "device": machine.device_name,
         "precision": machine.precision, "deterministic": machine.deterministic, "streams": machine.streams,
-        "processes": processes,
+        "processes": machine.processes,
         **{f"{who}_steps_per_s": round(found, 1) for who, found in rate.items()},
         "speedup": round(rate["stacked"] / rate["plain"], 2),
         **{f"{who}_speedup": round(rate[who] / rate["plain"], 2) for who in rate if who.startswith("loop")},

@@ -9,13 +9,16 @@ import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
 AVAILABLE = sys.platform == "linux"  # forking is not safe everywhere
+Tell = Callable[[Any], None]
+Respond = Callable[[Any], Any]  # a question's answer
 
 
 class Forked:
@@ -24,8 +27,11 @@ class Forked:
     It ends when this object or this process does, however that happens.
     """
 
-    def __init__(self, prepare: Callable[[], Callable[[Any], Any]]) -> None:
-        """`prepare` is called over there and gives what answers a question."""
+    def __init__(self, prepare: Callable[[Tell], Respond]) -> None:
+        """`prepare` is called over there and gives what answers a question.
+
+        It gets a function with which to tell something before the answer is found.
+        """
         self._here, there = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
         self._process = context.Process(
@@ -41,15 +47,16 @@ class Forked:
     def ask(self, question: Any) -> None:
         self._here.send_bytes(pickle.dumps(question))
 
-    def answer(self) -> Any:
+    def answer(self, heard: Tell | None = None) -> Any:
         """The answer to the last question; an error over there is raised here."""
+        return answers([self], heard)[0]
+
+    def _receive(self) -> _Told | _Answer:
         try:
-            found, error = pickle.loads(self._here.recv_bytes())
+            found: _Told | _Answer = pickle.loads(self._here.recv_bytes())
         except EOFError:
             self._process.join()
             raise RuntimeError(f"a training process ended with code {self._process.exitcode}") from None
-        if error is not None:
-            raise error
         return found
 
     def close(self) -> None:
@@ -58,27 +65,59 @@ class Forked:
         self._process.join()
 
 
-def _serve(
-    prepare: Callable[[], Callable[[Any], Any]], there: Connection, here: Connection, parent: int
-) -> None:
+@dataclass(frozen=True)
+class _Told:
+    what: Any
+
+
+@dataclass(frozen=True)
+class _Answer:
+    found: Any
+    error: Exception | None = None
+
+
+def answers(forked: Sequence[Forked], heard: Tell | None = None) -> list[Any]:
+    """What each of them answers to its last question; `heard` gets what they tell until then."""
+    found: dict[Forked, Any] = {}
+    while len(found) < len(forked):
+        waiting = {each._here: each for each in forked if each not in found}
+        for pipe in wait(list(waiting)):
+            each = waiting[pipe]  # type: ignore[index]
+            message = each._receive()
+            if isinstance(message, _Answer):
+                if message.error is not None:
+                    raise message.error
+                found[each] = message.found
+            elif heard is not None:
+                heard(message.what)
+    return [found[each] for each in forked]
+
+
+def _serve(prepare: Callable[[Tell], Respond], there: Connection, here: Connection, parent: int) -> None:
     here.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping is the parent's business
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed study leaves nobody behind
     if os.getppid() != parent:
         return
-    torch.set_num_threads(1)  # the threads of the parent's pool were not forked
+    torch.set_num_threads(1)  # the threads of the parent's pools were not forked
+    compiler = sys.modules.get("torch._inductor.async_compile")
+    if compiler is not None:
+        compiler.AsyncCompile.pool.cache_clear()
     respond = None
+
+    def send(message: _Told | _Answer) -> None:
+        there.send_bytes(pickle.dumps(message))
+
     while True:
         try:
             question = pickle.loads(there.recv_bytes())
         except EOFError:
             return
         try:
-            respond = respond or prepare()
-            found, error = respond(question), None
-        except Exception as raised:
-            found, error = None, _portable(raised)
-        there.send_bytes(pickle.dumps((found, error)))
+            respond = respond or prepare(lambda what: send(_Told(what)))
+            send(_Answer(respond(question)))
+        except Exception as error:
+            send(_Answer(None, _portable(error)))
 
 
 def _portable(error: Exception) -> Exception:

@@ -16,7 +16,7 @@ class Progress(Protocol):
         """A setting begins, or goes on from a checkpoint; `rows` are what its history holds."""
 
     def recorded(self, rows: list[Row]) -> None:
-        """Rows have been added to the history."""
+        """Rows of the history have been found, and are written now or at the next checkpoint."""
 
     def checkpoint(self, batch: Batch) -> None:
         """A checkpoint has been written."""

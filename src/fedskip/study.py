@@ -178,11 +178,7 @@ class Study:
         )  # fmt: skip
         machine = Machine.of(spec, prepared.task.module, name)
 
-        def keep(rows: list[Row]) -> None:
-            history.append(rows)
-            progress.recorded(rows)
-
-        batch = Batch(prepared, machine, keep, spec.rows)
+        batch = Batch(prepared, machine, history.append, progress.recorded, spec.rows)
         facts = describe(batch)
         if setting.name in known and not anyway:
             noted = {"versions": record["versions"], **known[setting.name]}

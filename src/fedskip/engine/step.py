@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -118,8 +120,12 @@ class StackedStep:
             graph.recompile()
             return graph
         import torch._inductor  # seconds to import, so only where it is used
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        compiled: Compute = torch._inductor.compile(graph, [*inputs], options={"size_asserts": False})
+        # the shapes are fixed, but torch's cache on disk takes no graph without an environment for open ones
+        fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+        with tracing(TracingContext(fake)):
+            compiled: Compute = torch._inductor.compile(graph, [*inputs], options={"size_asserts": False})
         return compiled
 
     def step(

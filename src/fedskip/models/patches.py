@@ -7,6 +7,9 @@ few large groups. All sums have a fixed order, so the gradient repeats its bits.
 
 from __future__ import annotations
 
+import functools
+import os
+import shutil
 from importlib.util import find_spec
 from typing import Any
 
@@ -50,10 +53,17 @@ class PatchConv2d(nn.Module):
 
 
 def kernels_take(x: Tensor, weight: Tensor) -> bool:
-    """Whether `kernels.py` computes this: few channels in float32 on a GPU, where torch comes with Triton."""
+    """Whether `kernels.py` computes this: few channels in float32 on a GPU."""
     if not x.is_cuda or x.dtype != torch.float32 or torch.is_autocast_enabled("cuda"):
         return False
-    return max(weight.shape[:2]) <= WIDEST and find_spec("triton") is not None
+    return max(weight.shape[:2]) <= WIDEST and has_triton()
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is there, with the C compiler that it needs to launch a kernel."""
+    compiler = "CC" in os.environ or any(shutil.which(name) for name in ("gcc", "clang"))
+    return compiler and find_spec("triton") is not None
 
 
 def pooled(y: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ class Watch:
 
     def _cells(self, line: Line) -> list[RenderableType]:
         going = [entry for entry in line.entries if not entry.diverged]
-        done, rounds = fmean(map(rounds_done, going or line.entries)), self.batch.rounds
+        done, rounds = fmean(entry.rounds_done for entry in going or line.entries), self.batch.rounds
         scores = [
             units.score(fmean(known) if known else None, self.metric)
             for by_run in (self.last, self.best)
@@ -178,7 +178,7 @@ class Pace:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.start, self.steps = time.monotonic(), batch.steps
-        self.rounds = {entry.name: rounds_done(entry) for entry in batch.entries}
+        self.rounds = {entry.name: entry.rounds_done for entry in batch.entries}
 
     def speed(self) -> float:
         """Client-steps per second."""
@@ -187,13 +187,8 @@ class Pace:
     def left(self, entries: Iterable[Entry]) -> float | None:
         """Seconds until these runs are done; None while there is nothing to go by."""
         going = [entry for entry in entries if not entry.diverged]
-        done = sum(rounds_done(entry) - self.rounds[entry.name] for entry in going)
-        to_do = sum(self.batch.rounds - rounds_done(entry) for entry in going)
+        done = sum(entry.rounds_done - self.rounds[entry.name] for entry in going)
+        to_do = sum(self.batch.rounds - entry.rounds_done for entry in going)
         if not to_do:
             return 0.0
         return (time.monotonic() - self.start) * to_do / done if done > 0 else None
-
-
-def rounds_done(entry: Entry) -> float:
-    """Rounds done by its slots on average: between two merges, slots need not be at the same one."""
-    return float(entry.run.at.mean())
