@@ -160,7 +160,8 @@ def measure(
         found = (rounds_of if point.panel == "clients" else steps_of_both)(point, given, least)
         shown = "  ".join(f"{who} {ms:.4g} ms" for who, ms in found["ms"].items())
         print(f"{shown}  ({time.perf_counter() - started:.0f} s in all)", flush=True)
-        stored["points"].append(asdict(point) | found | {"date": str(date.today()), "commit": commit()})
+        about = {"seconds": least, "date": str(date.today()), "commit": commit()}
+        stored["points"].append(asdict(point) | found | about)
         write_text(out, json.dumps(stored, indent=1) + "\n")
 
 

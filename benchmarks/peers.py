@@ -1,13 +1,13 @@
 """Seconds per round of fedskip and of other simulators, side by side in one process on the same images.
 
 The set-up is pfl-research's own CIFAR-10 benchmark (`pfl-cifar10` of `fedskip bench`) with random pixels:
-1000 users of 50 images, a cohort of 50, one epoch in batches of 10, SGD at 0.1, and the average as the new
+1000 clients of 50 images, a cohort of 50, one epoch in batches of 10, SGD at 0.1, and the average as the new
 model.
 
     pip install -e . pfl fedlab torchvision     # a peer that is missing is named and left out
     python benchmarks/peers.py --device cuda
     python benchmarks/peers.py --device cuda --precision fp32
-    python benchmarks/peers.py --users 100 --cohort 10
+    python benchmarks/peers.py --clients 100 --cohort 10
 
 The contestants take turns, and each number is the median of three turns after one that warms up. The last
 line printed is a JSON object. What is the same for all, and what is not:
@@ -16,7 +16,7 @@ line printed is a JSON object. What is the same for all, and what is not:
 - Only fedskip repeats its bits (`deterministic: true`), with a dropout of its own; the others have torch's.
 - On a CPU pfl and FedLab play with one torch thread and with all; `plain` and each worker of `loop` have one.
   Other work on the machine slows many threads far more than one, so use an idle machine.
-- pfl takes every user's images in one order, as it always does; the others shuffle them.
+- pfl takes every client's images in one order, as it always does; the others shuffle them.
 - FedLab's `DataLoader` is replaced by indexing on the device, as in `plain`, which is faster. That its models
   travel through the host's memory is its own design.
 - pfl runs in one process. Its guide lets several share a GPU, which is not measured here.
@@ -43,7 +43,18 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fedskip import config
-from fedskip.bench import CASES, SECONDS, TURNS, Once, PflCNN, contestant, images, once, take_turns
+from fedskip.bench import (
+    CASES,
+    SECONDS,
+    TURNS,
+    Once,
+    PflCNN,
+    contestant,
+    images,
+    once,
+    synchronize,
+    take_turns,
+)
 from fedskip.engine import Loop, make_engine
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import steps_of, torch_threads
@@ -53,9 +64,9 @@ from fedskip.prepare import prepare
 from fedskip.spec import Local
 from plain import fedavg_round
 
-IMAGES = 50  # of each user
+IMAGES = 50  # of each client
 
-Users = list[tuple[Tensor, Tensor]]  # (50, 3, 32, 32) and (50,) of each, on the device
+Clients = list[tuple[Tensor, Tensor]]  # (50, 3, 32, 32) and (50,) of each, on the device
 
 
 @dataclass(frozen=True)
@@ -64,22 +75,22 @@ class Peer:
     model: nn.Module  # the global one, which has changed after it
 
 
-def plain(users: Users, cohort: int, local: Local) -> Peer:
+def plain(clients: Clients, cohort: int, local: Local) -> Peer:
     """`benchmarks/plain.py`."""
-    model = PflCNN().to(users[0][0].device)
+    model = PflCNN().to(clients[0][0].device)
     rng = np.random.default_rng(0)
     names = ("lr", "momentum", "weight_decay", "batch", "epochs")
 
     def play() -> None:
-        data = [users[c] for c in rng.choice(len(users), cohort, replace=False)]
+        data = [clients[c] for c in rng.choice(len(clients), cohort, replace=False)]
         fedavg_round(model, data, **{name: getattr(local, name) for name in names})
 
     return Peer(play, model)
 
 
-def pfl(users: Users, cohort: int, local: Local) -> Peer:
+def pfl(clients: Clients, cohort: int, local: Local) -> Peer:
     """pfl-research as its `benchmarks/image_classification/pytorch/train.py` sets it up."""
-    os.environ["PFL_PYTORCH_DEVICE"] = str(users[0][0].device)  # otherwise a GPU wherever there is one
+    os.environ["PFL_PYTORCH_DEVICE"] = str(clients[0][0].device)  # otherwise a GPU wherever there is one
     from pfl.aggregate.simulate import SimulatedBackend  # type: ignore[import]
     from pfl.aggregate.weighting import WeightByUser  # type: ignore[import]
     from pfl.algorithm.base import NNAlgorithmParams  # type: ignore[import]
@@ -96,9 +107,9 @@ def pfl(users: Users, cohort: int, local: Local) -> Peer:
         def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
             return {}  # pfl asks for them in its first round, whatever the frequency
 
-    module = Model().to(users[0][0].device)
+    module = Model().to(clients[0][0].device)
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
-    data = FederatedDataset.from_slices(users, get_user_sampler("random", range(len(users))))
+    data = FederatedDataset.from_slices(clients, get_user_sampler("random", range(len(clients))))
     backend = SimulatedBackend(training_data=data, val_data=None, postprocessors=[WeightByUser()])
     algorithm = FederatedAveraging()
     training = NNTrainHyperParams(
@@ -116,7 +127,7 @@ def pfl(users: Users, cohort: int, local: Local) -> Peer:
     return Peer(play, module)
 
 
-def fedlab(users: Users, cohort: int, local: Local) -> Peer:
+def fedlab(clients: Clients, cohort: int, local: Local) -> Peer:
     """FedLab's standalone simulation: serial trainer, synchronous server."""
     from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer  # type: ignore[import]
     from fedlab.contrib.algorithm.basic_server import SyncServerHandler  # type: ignore[import]
@@ -124,18 +135,18 @@ def fedlab(users: Users, cohort: int, local: Local) -> Peer:
     from fedlab.core.standalone import StandalonePipeline  # type: ignore[import]
 
     class Batches(FedDataset):  # type: ignore[misc]
-        def get_dataloader(self, id: int, batch_size: int, type: str = "train") -> Users:
-            x, y = users[id]
+        def get_dataloader(self, id: int, batch_size: int, type: str = "train") -> Clients:
+            x, y = clients[id]
             return [(x[i], y[i]) for i in torch.randperm(len(y), device=y.device).split(batch_size)]
 
     class Pipeline(StandalonePipeline):  # type: ignore[misc]
         def evaluate(self) -> None: ...
 
-    device = users[0][0].device
+    device = clients[0][0].device
     where = {"cuda": device.type == "cuda", "device": device}
-    ratio = min(1.0, (cohort + 0.5) / len(users))  # of which FedLab takes the whole part
+    ratio = min(1.0, (cohort + 0.5) / len(clients))  # of which FedLab takes the whole part
     server = SyncServerHandler(PflCNN(), global_round=0, sample_ratio=ratio, **where)
-    trainer = SGDSerialClientTrainer(PflCNN(), len(users), **where)
+    trainer = SGDSerialClientTrainer(PflCNN(), len(clients), **where)
     trainer.setup_dataset(Batches())
     trainer.setup_optim(local.epochs, local.batch, local.lr)
     logging.getLogger().setLevel(logging.WARNING)  # FedLab turns on the messages of all libraries
@@ -171,8 +182,7 @@ def rounds(peer: Peer, steps: int, precision: str, threads: int) -> Once:
     def play() -> tuple[int, int]:
         with arithmetic.kernels(), torch_threads(threads):
             peer.play()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        synchronize(next(peer.model.parameters()).device)
         return steps, 0
 
     return play
@@ -182,10 +192,10 @@ def reason(name: str, error: ImportError) -> str:
     return f"not installed (pip install {name})" if error.name == name else f"not importable: {error}"
 
 
-def main(device: str, precision: str | None, seconds: float | None, users: int, cohort: int) -> None:
+def main(device: str, precision: str | None, seconds: float | None, clients: int, cohort: int) -> None:
     """The last line printed is a JSON object."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # our engines need it, and peers play first
-    keys = CASES["pfl-cifar10"].keys | {"data": images(users, IMAGES), "clients": users, "cohort": cohort}
+    keys = CASES["pfl-cifar10"].keys | {"data": images(clients, IMAGES), "clients": clients, "cohort": cohort}
     keys |= {"methods": "fedavg", "rounds": 1_000_000, "seeds": 1, "device": device, "precision": precision}
     loop, stacked = (config.build(config.Tree(keys | {"engine": engine})) for engine in ("loop", "stacked"))
     prepared = prepare(stacked.settings[0], torch.device(device), arithmetic_of(stacked))
@@ -198,8 +208,8 @@ def main(device: str, precision: str | None, seconds: float | None, users: int, 
         f"{machine.device_name}, {machine.precision}, {TURNS} turns of {least:g} s, client-steps per second:"
     )
 
-    clients = prepared.division(0).clients
-    data = [task.samples.take(torch.from_numpy(clients[c]).to(device)) for c in range(users)]
+    parts = prepared.division(0).clients
+    data = [task.samples.take(torch.from_numpy(parts[c]).to(device)) for c in range(clients)]
     by_hand = plain(data, cohort, local)
     check(by_hand, steps, local)
     contestants = {"plain": rounds(by_hand, steps, machine.precision, threads=1)}
@@ -229,7 +239,7 @@ def main(device: str, precision: str | None, seconds: float | None, users: int, 
     found = {name: steps / rate for name, rate in rates.items()}
     print("seconds per round: " + "  ".join(f"{name} {each:.4f}" for name, each in found.items()))
     result = {
-        "case": "pfl-cifar10", "users": users, "cohort": cohort, "steps_per_round": steps,
+        "case": "pfl-cifar10", "clients": clients, "cohort": cohort, "steps_per_round": steps,
         "device": machine.device_name, "precision": machine.precision, "compile": machine.compile,
         **{f"{name}_s_per_round": round(each, 5) for name, each in found.items()},
         "skipped": skipped, "versions": used,
@@ -242,6 +252,6 @@ if __name__ == "__main__":
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("fp32", "tf32"), help="by default tf32 on a GPU")
     parser.add_argument("--seconds", type=float, help="of each contestant in a turn")
-    parser.add_argument("--users", type=int, default=1000)
+    parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--cohort", type=int, default=50)
     main(**vars(parser.parse_args()))

@@ -684,7 +684,7 @@ def test_an_engine_is_planned_for_the_rows_that_will_be_there() -> None:
     ]
     prepared, machine = (
         SimpleNamespace(task=task),
-        SimpleNamespace(engine="stacked", compile=False, threads=1, streams=0),
+        SimpleNamespace(engine="stacked", compile=False, threads=1, streams=0, kernels=False),
     )
     engine: Any = make_engine(prepared, machine, runs)  # type: ignore[arg-type]
     assert engine.plain.sizes[-1] == 18

@@ -123,17 +123,17 @@ class Batch:
         for forked in self._forked:
             forked.ask(until)
         rows: list[Row] = []
-        for found, tensors, notes in answers(self._forked, self._heard):
+        for _, (found, tensors, notes) in answers(self._forked, self._heard):
             rows += found
             self._restore_runs(tensors, notes["runs"])
         order = {entry.name: i for i, entry in enumerate(self.entries)}
         self.record(sorted(rows, key=lambda row: (row["round"], order[row["run"]])))
 
-    def _heard(self, told: tuple[list[Row], int, dict[str, float]]) -> None:
-        rows, steps, rounds = told
+    def _heard(self, told: tuple[list[Row], int, dict[str, tuple[float, bool]]]) -> None:
+        rows, steps, states = told
         self.steps += steps
         for entry in self.entries:
-            entry.told = rounds.get(entry.name, entry.told)
+            entry.told, entry.diverged = states.get(entry.name, (entry.told, entry.diverged))
         self.seen(rows)
 
     def _become(
@@ -143,20 +143,21 @@ class Batch:
         self.entries, self.engines = self.shares[share], [self.engines[share]]
         self.shares = [self.entries]
         self.steps = 0
-        rows: list[Row] = []
-        self.record = rows.extend
+        recorded: list[Row] = []
+        self.record = recorded.extend
 
         def seen(rows: list[Row]) -> None:
-            tell((rows, self.steps, {entry.name: entry.rounds_done for entry in self.entries}))
+            states = {entry.name: (entry.rounds_done, entry.diverged) for entry in self.entries}
+            tell((rows, self.steps, states))
             self.steps = 0
 
         self.seen = seen
 
         def advance(until: int) -> tuple[list[Row], dict[str, Tensor], dict[str, Any]]:
-            rows.clear()
+            recorded.clear()
             self.advance(until)
             self.seen([])
-            return rows, *self.save()
+            return recorded, *self.save()
 
         return advance
 

@@ -115,7 +115,7 @@ CASES = {
     "resnet50": Case(
         IID | {"model": "resnet50"} | visits(5), partial(images, classes=100), on_gpu=visits(15)
     ),
-    # 1000 users of 50 images, a cohort of 50, one epoch in batches of 10
+    # 1000 clients of 50 images, a cohort of 50, one epoch in batches of 10
     "pfl-cifar10": Case(
         {
             "partition": "iid", "clients": 1000, "model": PflCNN,
@@ -125,6 +125,11 @@ CASES = {
         cohort=50,
     ),
 }  # fmt: skip
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 Play = Callable[[float], tuple[int, float]]  # plays for so long, gives steps and seconds
@@ -137,8 +142,7 @@ def once(engine: Engine, runs: list[Run], rounds: int = 1) -> Once:
     def play() -> tuple[int, int]:
         before, traced, work.until = work.steps, _traced(engine), work.until + rounds
         engine.run(work)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        synchronize(runs[0].server.x.device)
         return work.steps - before, _traced(engine) - traced
 
     return play
@@ -151,7 +155,7 @@ def apart(plays: list[Once]) -> Once:
     def play() -> tuple[int, int]:
         for each in forked:
             each.ask(None)
-        steps, traced = zip(*answers(forked), strict=True)
+        steps, traced = zip(*(found for _, found in answers(forked)), strict=True)
         return sum(steps), sum(traced)
 
     return play
@@ -260,8 +264,7 @@ def plain_contestant(prepared: Prepared) -> Play:
             started = time.perf_counter()
             with torch_threads(1), kernels.kernels(), autocast:
                 steps += plain.fedavg_round(model, data, **arguments)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            synchronize(prepared.device)
             seconds += time.perf_counter() - started
         return steps, seconds
 

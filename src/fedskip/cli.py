@@ -249,7 +249,7 @@ def export(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="synthetic, cnn, lstm, resnet50 or pfl-cifar10.")],
+    name: Annotated[str, typer.Argument(help="synthetic, cnn, cnn-femnist, lstm, resnet50 or pfl-cifar10.")],
     rows: Annotated[int, typer.Option(metavar="N", help="Models that train side by side.")] = 100,
     compile: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N")] = "cpu",

@@ -16,6 +16,7 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.step import has_compiler
 from fedskip.errors import InputError
 from fedskip.models import stacking_obstacles
+from fedskip.models.patches import kernels_wanted, kernels_work
 from fedskip.processes import AVAILABLE
 from fedskip.spec import StudySpec
 
@@ -45,6 +46,7 @@ class Machine:
     precision: str
     deterministic: bool
     streams: int  # on which the stacked engine's rows run side by side; 0: in one batch
+    kernels: bool  # small convolutions by kernels of our own
 
     @classmethod
     def of(cls, spec: StudySpec, model: nn.Module, model_name: str | None) -> Machine:
@@ -64,6 +66,8 @@ class Machine:
         if stacked and spec.compile and not has_compiler():
             log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
         compile = stacked and spec.compile and has_compiler() and (model_name, kind) not in UNCOMPILED
+        precision = arithmetic_of(spec).precision
+        kernels = stacked and device != "cpu" and not streams and precision in ("fp32", "tf32")
         name = (
             torch.cuda.get_device_name(device) if device != "cpu" else torch.backends.cpu.get_cpu_capability()
         )
@@ -73,7 +77,8 @@ class Machine:
             threads=spec.threads or 1,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
             processes=(spec.processes or min(cores, PROCESSES)) if apart else 1,
-            precision=arithmetic_of(spec).precision, deterministic=spec.deterministic, streams=streams,
+            precision=precision, deterministic=spec.deterministic, streams=streams,
+            kernels=kernels and kernels_wanted(model) and kernels_work(torch.device(device)),
         )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
@@ -97,6 +102,9 @@ def resolve_device(device: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device != "cpu" and not torch.cuda.is_available():
         raise InputError("device", "is not there: torch sees no GPU", device, "use device=cpu")
+    if device != "cpu" and (torch.device(device).index or 0) >= torch.cuda.device_count():
+        there = torch.cuda.device_count()
+        raise InputError("device", f"is not there: torch sees {there} GPU(s), from cuda:0 on", device)
     return device
 
 

@@ -9,7 +9,7 @@ import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -37,27 +37,33 @@ class Forked:
         self._process = context.Process(
             target=_serve, args=(prepare, there, self._here, os.getpid()), daemon=True
         )
-        with (
-            warnings.catch_warnings()
-        ):  # other threads only draw progress, and hold nothing that is used there
+        with warnings.catch_warnings():
+            # of other threads, which only draw progress and hold nothing that is used there
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         there.close()
 
     def ask(self, question: Any) -> None:
-        self._here.send_bytes(pickle.dumps(question))
+        try:
+            self._here.send_bytes(pickle.dumps(question))
+        except ConnectionError:
+            raise self._ended() from None
 
     def answer(self, heard: Tell | None = None) -> Any:
         """The answer to the last question; an error over there is raised here."""
-        return answers([self], heard)[0]
+        [(_, found)] = answers([self], heard)
+        return found
 
     def _receive(self) -> _Told | _Answer:
         try:
             found: _Told | _Answer = pickle.loads(self._here.recv_bytes())
-        except EOFError:
-            self._process.join()
-            raise RuntimeError(f"a training process ended with code {self._process.exitcode}") from None
+        except (EOFError, ConnectionError):
+            raise self._ended() from None
         return found
+
+    def _ended(self) -> RuntimeError:
+        self._process.join()
+        return RuntimeError(f"a training process ended with code {self._process.exitcode}")
 
     def close(self) -> None:
         """End the process, also in the middle of a question."""
@@ -76,21 +82,19 @@ class _Answer:
     error: Exception | None = None
 
 
-def answers(forked: Sequence[Forked], heard: Tell | None = None) -> list[Any]:
-    """What each of them answers to its last question; `heard` gets what they tell until then."""
-    found: dict[Forked, Any] = {}
-    while len(found) < len(forked):
-        waiting = {each._here: each for each in forked if each not in found}
+def answers(forked: Sequence[Forked], heard: Tell | None = None) -> Iterator[tuple[Forked, Any]]:
+    """What each of them answers to its last question, as it comes; `heard` gets what they tell until then."""
+    waiting = {each._here: each for each in forked}
+    while waiting:
         for pipe in wait(list(waiting)):
-            each = waiting[pipe]  # type: ignore[index]
-            message = each._receive()
+            assert isinstance(pipe, Connection)
+            message = waiting[pipe]._receive()
             if isinstance(message, _Answer):
                 if message.error is not None:
                     raise message.error
-                found[each] = message.found
+                yield waiting.pop(pipe), message.found
             elif heard is not None:
                 heard(message.what)
-    return [found[each] for each in forked]
 
 
 def _serve(prepare: Callable[[Tell], Respond], there: Connection, here: Connection, parent: int) -> None:

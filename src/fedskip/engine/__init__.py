@@ -44,7 +44,13 @@ def make_engine(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows:
         visits[terms.contrast is not None] = first
         planned[terms.contrast is not None].append(_stretches(run, task))
     engine = Stacked(
-        task, [], uses=uses, compile=machine.compile, threads=machine.threads, streams=machine.streams
+        task,
+        [],
+        uses=uses,
+        compile=machine.compile,
+        threads=machine.threads,
+        streams=machine.streams,
+        kernels=machine.kernels,
     )
     sizes = dict.fromkeys(visits, SIZES)
     if len(visits) > 1:

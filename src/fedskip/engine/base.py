@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -209,3 +209,8 @@ def torch_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, streams, graphs and kernels are those of this device: torch takes the first GPU unless told."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

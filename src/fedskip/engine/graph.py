@@ -21,12 +21,12 @@ Step = Callable[[Rows, Tensor, Tensor, Tensor], object]
 class Graphs:
     """The graphs of one step function; the largest number of rows is fixed."""
 
-    def __init__(self, step: Step, steps: int, apart: bool = False) -> None:
+    def __init__(self, step: Step, steps: int, spaced_rows: bool = False) -> None:
         """`step(rows, index, eta, count)` changes the rows in place; a block has at most `steps` steps.
 
-        `apart`: the step takes one row after another, so each lies where kernels for one tensor expect it.
+        `spaced_rows`: each begins where kernels for one tensor expect it, as the step takes them one by one.
         """
-        self.step, self.steps, self.like = step, steps, spaced if apart else torch.zeros_like
+        self.step, self.steps, self.like = step, steps, spaced if spaced_rows else torch.zeros_like
         self.rows: Rows = {}
         self.block: tuple[Tensor, ...] = ()
         self.at = torch.empty(0)

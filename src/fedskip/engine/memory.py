@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedskip.engine.base import Visits
+from fedskip.engine.base import Visits, current
 from fedskip.engine.stacked import Table
 from fedskip.stack import on
 
@@ -55,7 +55,7 @@ def measure(table: Table, visits: Visits, share: float = SHARE) -> Memory:
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    with torch.no_grad(), step.task.arithmetic.kernels():
+    with torch.no_grad(), current(device), step.task.arithmetic.kernels():
         step.step(
             rows, *step.task.samples.take(index.clamp(min=0)), index, eta, torch.zeros_like(index[:, 0])
         )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedskip.engine.base import Task, Trained, Visits, Work, draws, torch_threads
+from fedskip.engine.base import Task, Trained, Visits, Work, current, draws, torch_threads
 from fedskip.engine.graph import Rows
 from fedskip.engine.step import BLOCK, StackedStep, Uses
 from fedskip.errors import InputError
@@ -60,6 +60,7 @@ class Stacked:
         compile: bool = True,
         threads: int = 1,
         streams: int = 0,
+        kernels: bool = False,
     ) -> None:
         obstacle = None if streams else stacking_obstacles(task.module)
         if obstacle is None and draws(task):
@@ -81,16 +82,16 @@ class Stacked:
                 "engine", "cannot be 'stacked' for BatchNorm with short batches", task.local.last_batch,
                 "use engine=loop, or local.last_batch=drop and local.small_clients=drop",
             )  # fmt: skip
-        self.threads = threads
-        self.plain = Table(sizes, StackedStep(task, uses, compile, streams))
-        contrast = StackedStep(task, uses | Uses(contrast=True), compile, streams)
+        self.threads, self.device = threads, task.device
+        self.plain = Table(sizes, StackedStep(task, uses, compile, streams, kernels))
+        contrast = StackedStep(task, uses | Uses(contrast=True), compile, streams, kernels)
         self.contrast = Table(contrast_sizes, contrast)
         self.rows: int | None = None  # the most in a batch, where memory or the study sets a limit
         self.needs: list[str] = []  # memory, in words
 
     def run(self, work: Work) -> None:
         tables = (self.plain, self.contrast)
-        with torch_threads(self.threads), torch.no_grad():
+        with torch_threads(self.threads), torch.no_grad(), current(self.device):
             while True:
                 for visits in work.ready():
                     if visits.terms.objective is not None:

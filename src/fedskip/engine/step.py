@@ -53,19 +53,24 @@ class Uses:
 class StackedStep:
     """The step of one task, traced for each number of rows when it is first needed."""
 
-    def __init__(self, task: Task, uses: Uses, compile: bool, streams: int = 0) -> None:
-        """`streams`: on how many streams rows run side by side; 0 for all rows in one batch."""
+    def __init__(
+        self, task: Task, uses: Uses, compile: bool, streams: int = 0, kernels: bool = False
+    ) -> None:
+        """`streams`: on how many streams rows run side by side; 0 for all rows in one batch.
+
+        `kernels`: whether those of `models/kernels.py` are to be used.
+        """
         self.task, self.uses = task, uses
         # convolutions of one row read their weights where they lie in it, unless they begin at odd places
         self.odd = bool(streams) and any(e.start % 4 for e in task.layout.entries if len(e.shape) == 4)
         self.compile = compile and not self.odd
         self.in_place = task.device.type == "cuda"  # what a recorded graph reads lies at fixed addresses
         patches = self.in_place and not streams
-        self.model = functional(task.module, patches).train()
-        self.frozen = functional(task.module, patches).eval()
+        self.model = functional(task.module, patches, kernels).train()
+        self.frozen = functional(task.module, patches, kernels).eval()
         self.words = words(self.model)
         self.traced: dict[int, Compute] = {}
-        self.graphs = Graphs(self, BLOCK, apart=streams > 0) if self.in_place else None
+        self.graphs = Graphs(self, BLOCK, spaced_rows=streams > 0) if self.in_place else None
         self.streams = [torch.cuda.Stream(task.device) for _ in range(streams)]
 
     def advance(self, rows: Rows, block: tuple[Tensor, Tensor, Tensor]) -> Rows:
@@ -253,10 +258,11 @@ def under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
 
 
-def functional(template: nn.Module, patches: bool = False) -> nn.Module:
+def functional(template: nn.Module, patches: bool = False, kernels: bool = False) -> nn.Module:
     """A copy that `torch.func` can take: in its stackable form, BatchNorm without integer counters.
 
-    `patches`: with convolutions as products of patches, in a layout that BatchNorm does not take under vmap.
+    `patches`: with convolutions as products of patches, in a layout that BatchNorm does not take under vmap;
+    `kernels`: small ones by kernels of our own.
     """
     module = copy.deepcopy(template)
     unrolled = getattr(module, "stackable", None)
@@ -265,7 +271,7 @@ def functional(template: nn.Module, patches: bool = False) -> nn.Module:
     normed = [part for part in module.modules() if isinstance(part, _BatchNorm)]
     for part in normed:
         part.num_batches_tracked = None
-    return as_patches(module) if patches and not normed else module
+    return as_patches(module, kernels) if patches and not normed else module
 
 
 def has_compiler() -> bool:

@@ -184,11 +184,16 @@ def _windows_joined(
 
 
 @torch.library.custom_op("fedskip::windows_gradient", mutates_args=())
-def windows_gradient(x: Tensor, d: Tensor, where: Tensor, kernel: list[int], exact: bool) -> Tensor:
-    """The gradient of the matrix in parts that are still to be summed, (n, parts, C (k+1) (l+1), N)."""
+def windows_gradient(
+    x: Tensor, d: Tensor, where: Tensor, kernel: list[int], parts: int, columns: int, exact: bool
+) -> Tensor:
+    """The gradient of the matrix in parts that are still to be summed, (n, parts, C (k+1) (l+1), columns).
+
+    Its shape is said by its arguments: torch's cache of compiled code knows no more of it.
+    """
     x, d, where = x.contiguous(), d.contiguous(), where.contiguous()
     (n, batch, c, height, width), (outputs, high, wide) = x.shape, d.shape[2:]
-    out = _windows_gradient(x, d, where, kernel, exact)
+    out = _windows_gradient(x, d, where, kernel, parts, columns, exact)
     _matrix_gradient[(triton.cdiv(out.shape[2], PART_STEP), out.shape[1], n)](
         x, d, where, out, batch, outputs, PART, high, wide, c, height, width, kernel[0] + 1, kernel[1] + 1,
         N=out.shape[3], TILE=PART_TILE, STEP=PART_STEP, PRECISION=_precision(exact),
@@ -198,10 +203,11 @@ def windows_gradient(x: Tensor, d: Tensor, where: Tensor, kernel: list[int], exa
 
 
 @windows_gradient.register_fake
-def _windows_gradient(x: Tensor, d: Tensor, where: Tensor, kernel: list[int], exact: bool) -> Tensor:
-    parts = triton.cdiv(d.shape[1] * d.shape[3] * d.shape[4], PART)
+def _windows_gradient(
+    x: Tensor, d: Tensor, where: Tensor, kernel: list[int], parts: int, columns: int, exact: bool
+) -> Tensor:
     pixels = x.shape[2] * (kernel[0] + 1) * (kernel[1] + 1)
-    return x.new_empty(len(x), parts, pixels, _columns(d.shape[2]))
+    return x.new_empty(len(x), parts, pixels, columns)
 
 
 class ConvReluPool(torch.autograd.Function):
@@ -256,7 +262,8 @@ def gradients(d: Tensor, x: Tensor, w: Tensor, where: Tensor, exact: bool) -> tu
     g = F.pad(g, (l - 1, wide - g.shape[4], k - 1, high - g.shape[3]))
     backwards = spread(w.flip(3, 4).transpose(1, 2))
     dx = windows_joined(g, backwards, kernel, list(x.shape[3:]), x.shape[2], exact)
-    dw = gathered(windows_gradient(x, d, where, kernel, exact).sum(1), w)
+    parts = triton.cdiv(d.shape[1] * d.shape[3] * d.shape[4], PART)
+    dw = gathered(windows_gradient(x, d, where, kernel, parts, _columns(w.shape[1]), exact).sum(1), w)
     return dx, dw, torch.where(where < 4, d, 0.0).sum((1, 3, 4))
 
 

@@ -7,15 +7,15 @@ few large groups. All sums have a fixed order, so the gradient repeats its bits.
 
 from __future__ import annotations
 
-import functools
-import os
-import shutil
-from importlib.util import find_spec
+import copy
+import logging
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+log = logging.getLogger(__name__)
 
 WIDEST = 16  # channels up to which `kernels.py` was measured, and is faster
 ALIGNED = 4  # numbers: tensor cores want rows of whole 16 bytes
@@ -28,12 +28,14 @@ class PatchConv2d(nn.Module):
     pooled pixel lie together, so that the maximum is taken where the products are.
     """
 
-    def __init__(self, conv: nn.Conv2d, pool: bool = False) -> None:
+    def __init__(self, conv: nn.Conv2d, pool: bool = False, kernels: bool = False) -> None:
+        """`kernels`: those of `kernels.py` are there, and do it where they can."""
         super().__init__()
         self.weight, self.bias, self.kernel, self.pool = conv.weight, conv.bias, conv.kernel_size, pool
+        self.kernels = kernels and pool and conv.bias is not None and max(conv.weight.shape[:2]) <= WIDEST
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.pool and self.bias is not None and kernels_take(x, self.weight):
+        if self.kernels and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type):
             from fedskip.models.kernels import ConvReluPool
 
             exact = not torch.backends.cuda.matmul.allow_tf32
@@ -52,18 +54,24 @@ class PatchConv2d(nn.Module):
         return (F.relu(y) if self.pool else y).permute(0, 3, 1, 2)
 
 
-def kernels_take(x: Tensor, weight: Tensor) -> bool:
-    """Whether `kernels.py` computes this: few channels in float32 on a GPU."""
-    if not x.is_cuda or x.dtype != torch.float32 or torch.is_autocast_enabled("cuda"):
+def kernels_wanted(module: nn.Module) -> bool:
+    """Whether there is a convolution that `kernels.py` would compute."""
+    parts = as_patches(copy.deepcopy(module), kernels=True).modules()
+    return any(isinstance(part, PatchConv2d) and part.kernels for part in parts)
+
+
+def kernels_work(device: torch.device) -> bool:
+    """Whether they run here: Triton, which comes with torch, also needs a C compiler and Python's headers."""
+    try:
+        from fedskip.models.kernels import conv_relu_pool
+
+        x, w, b = (torch.ones(shape, device=device) for shape in ((1, 1, 1, 4, 4), (1, 1, 1, 3, 3), (1, 1)))
+        with torch.cuda.device(device):
+            y, _ = conv_relu_pool(x, w, b, True)
+        return y.item() == 10.0
+    except Exception as error:  # there are many ways in which a compiler may not work
+        log.warning("Triton does not work here, so small convolutions take twice as long: %s", error)
         return False
-    return max(weight.shape[:2]) <= WIDEST and has_triton()
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Whether Triton is there, with the C compiler that it needs to launch a kernel."""
-    compiler = "CC" in os.environ or any(shutil.which(name) for name in ("gcc", "clang"))
-    return compiler and find_spec("triton") is not None
 
 
 def pooled(y: Tensor) -> Tensor:
@@ -74,19 +82,19 @@ def pooled(y: Tensor) -> Tensor:
     return first
 
 
-def as_patches(module: nn.Module) -> nn.Module:
+def as_patches(module: nn.Module, kernels: bool = False) -> nn.Module:
     """The module with its convolutions as `PatchConv2d`, where they can be; changed in place."""
     children = list(module.named_children())
     for i, (name, child) in enumerate(children):
         if type(child) is nn.Conv2d and _plain(child):
             after = [part for _, part in children[i + 1 : i + 3]] if isinstance(module, nn.Sequential) else []
             pool = len(after) == 2 and type(after[0]) is nn.ReLU and _halves(after[1])
-            setattr(module, name, PatchConv2d(child, pool))
+            setattr(module, name, PatchConv2d(child, pool, kernels))
             if pool:
                 for done, _ in children[i + 1 : i + 3]:
                     setattr(module, done, nn.Identity())
         else:
-            as_patches(child)
+            as_patches(child, kernels)
     return module
 
 

@@ -98,7 +98,7 @@ class Watch:
 
     def note(self, rows: Iterable[Row]) -> None:
         self._keep(rows)
-        if self.warm.steps == self.cold.steps:
+        if self.warm.steps == self.cold.steps and self.cold.all_moved():
             self.warm = Pace(self.batch)
 
     def _keep(self, rows: Iterable[Row]) -> None:
@@ -179,6 +179,9 @@ class Pace:
         self.batch = batch
         self.start, self.steps = time.monotonic(), batch.steps
         self.rounds = {entry.name: entry.rounds_done for entry in batch.entries}
+
+    def all_moved(self) -> bool:
+        return all(e.diverged or e.rounds_done > self.rounds[e.name] for e in self.batch.entries)
 
     def speed(self) -> float:
         """Client-steps per second."""
