@@ -127,9 +127,10 @@ class StackedStep:
         import torch._inductor  # seconds to import, so only where it is used
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        # the shapes are fixed, but torch's cache on disk takes no graph without an environment for open ones
+        # the shapes are fixed, but torch's cache on disk takes no graph without an environment for open ones;
+        # not tried on a GPU yet
         fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
-        with tracing(TracingContext(fake)):
+        with tracing(TracingContext(fake) if self.task.device.type == "cpu" else None):
             compiled: Compute = torch._inductor.compile(graph, [*inputs], options={"size_asserts": False})
         return compiled
 
