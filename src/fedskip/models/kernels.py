@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedskip.models.vmapped import models_first
+
 NOWHERE = tl.constexpr(4)
 # sizes that were fastest for the paper's CNN on an H200 (docs/performance.md)
 TILE = 64  # blocks that a program takes at a time
@@ -31,14 +33,22 @@ PART_WARPS, PART_STAGES = 4, 2
 
 
 @triton.jit
+def _places(B, HIGH: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr):
+    """The row of a program; and of each of its blocks the sample, the pooled pixel, and whether it exists."""
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    return tl.program_id(1).to(tl.int64), at // (HIGH * WIDE), at % (HIGH * WIDE), at < B * HIGH * WIDE
+
+
+@triton.jit
 def _blocks(
-    x, matrix, sample, pixel, inside, WIDE: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    x, matrix, B, row, sample, pixel, inside, WIDE: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
+    W: tl.constexpr, R: tl.constexpr, S: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr,
+    STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The windows (TILE, C R S) of x that begin at even pixels, times the matrix: (TILE, N)."""
     K: tl.constexpr = C * R * S
-    corner = x + sample * (C * H * W) + pixel // WIDE * (2 * W) + pixel % WIDE * 2
+    corner = x + row * B * (C * H * W) + sample * (C * H * W) + pixel // WIDE * (2 * W) + pixel % WIDE * 2
+    matrix += row * (K * N)
     column = tl.arange(0, N)
     total = tl.zeros((TILE, N), tl.float32)
     for first in range(0, K, STEP):
@@ -56,13 +66,8 @@ def _pooled_blocks(
     W: tl.constexpr, R: tl.constexpr, S: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr,
     STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * TILE + tl.arange(0, TILE)  # blocks, sample after sample
-    sample, pixel = at // (HIGH * WIDE), at % (HIGH * WIDE)
-    inside = at < B * HIGH * WIDE
-    x += row * B * (C * H * W)
-    matrix += row * (C * R * S * N)
-    total = _blocks(x, matrix, sample, pixel, inside, WIDE, C, H, W, R, S, N, TILE, STEP, PRECISION)
+    row, sample, pixel, inside = _places(B, HIGH, WIDE, TILE)
+    total = _blocks(x, matrix, B, row, sample, pixel, inside, WIDE, C, H, W, R, S, N, TILE, STEP, PRECISION)
     upper, lower = tl.split(tl.permute(tl.reshape(total, (TILE, N // 4, 2, 2)), (0, 1, 3, 2)))
     first, second = tl.split(upper)
     third, fourth = tl.split(lower)
@@ -88,13 +93,8 @@ def _joined_blocks(
     W: tl.constexpr, R: tl.constexpr, S: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr,
     STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * TILE + tl.arange(0, TILE)  # blocks, sample after sample
-    sample, pixel = at // (HIGH * WIDE), at % (HIGH * WIDE)
-    inside = at < B * HIGH * WIDE
-    x += row * B * (C * H * W)
-    matrix += row * (C * R * S * N)
-    total = _blocks(x, matrix, sample, pixel, inside, WIDE, C, H, W, R, S, N, TILE, STEP, PRECISION)
+    row, sample, pixel, inside = _places(B, HIGH, WIDE, TILE)
+    total = _blocks(x, matrix, B, row, sample, pixel, inside, WIDE, C, H, W, R, S, N, TILE, STEP, PRECISION)
     column = tl.arange(0, N)
     o, i, j = column // 4, column % 4 // 2, column % 2
     down, right = (pixel // WIDE * 2)[:, None] + i[None, :], (pixel % WIDE * 2)[:, None] + j[None, :]
@@ -229,7 +229,7 @@ class ConvReluPool(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return conv_relu_pool(*_rows(info, in_dims, inputs)), (0, 0)
+        return conv_relu_pool(*models_first(info, in_dims, inputs)), (0, 0)
 
 
 class Gradients(torch.autograd.Function):
@@ -245,7 +245,7 @@ class Gradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return gradients(*_rows(info, in_dims, inputs)), (0, 0, 0)
+        return gradients(*models_first(info, in_dims, inputs)), (0, 0, 0)
 
 
 def conv_relu_pool(x: Tensor, w: Tensor, b: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
@@ -283,16 +283,6 @@ def gathered(matrix: Tensor, w: Tensor) -> Tensor:
     parts = matrix[..., : 4 * o].reshape(n, c, k + 1, l + 1, o, 2, 2)
     shifted = [parts[:, :, i : i + k, j : j + l, :, i, j] for i in (0, 1) for j in (0, 1)]
     return sum(shifted[1:], shifted[0]).permute(0, 4, 1, 2, 3)
-
-
-def _rows(info: Any, dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> list[Any]:
-    """The inputs with their models first."""
-    found = []
-    for value, dim in zip(inputs, dims, strict=True):
-        if isinstance(value, Tensor):
-            value = value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-        found.append(value)
-    return found
 
 
 def _columns(outputs: int) -> int:

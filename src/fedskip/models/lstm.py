@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedskip.models.vmapped import models_first
+
 
 class CharLSTM(nn.Module):
     """Embedding 80×8, two LSTM layers of 100 units, last step, dense 80; 133,520 parameters.
@@ -111,7 +113,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
-        found = forward_steps(*_rows(info, in_dims, tensors))
+        found = forward_steps(*models_first(info, in_dims, tensors))
         return found, (0,) * len(found)
 
 
@@ -129,15 +131,7 @@ class RecurrenceGradient(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
-        return backward_steps(*_rows(info, in_dims, tensors)), (0, 0)
-
-
-def _rows(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """The tensors with their models first."""
-    return [
-        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(tensors, dims, strict=True)
-    ]
+        return backward_steps(*models_first(info, in_dims, tensors)), (0, 0)
 
 
 def forward_steps(gates: Tensor, w: Tensor) -> tuple[Tensor, ...]:
