@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fedskip import bench, config
+from fedskip import bench, cases, config
 from fedskip.engine import make_engine
 from fedskip.engine.base import steps_of
 from fedskip.errors import InputError
@@ -71,7 +71,7 @@ IMAGES = 50  # of a client, where the clients grow
 MIB = 1 << 20
 
 Keys = dict[str, Any]  # of a study
-drawn = lru_cache(maxsize=1)(bench.images)  # points on the same images follow each other
+drawn = lru_cache(maxsize=1)(cases.images)  # points on the same images follow each other
 
 
 class WideCNN(nn.Sequential):
@@ -100,18 +100,18 @@ class Point:
         """Equal for points that compile to the same code, which knows nothing of the clients."""
         return self.panel, self.line, 0 if self.panel == "clients" else self.at
 
-    def case(self) -> bench.Case:
+    def case(self) -> cases.Case:
         if self.panel == "clients":
             local = {"epochs": 1, "batch": 10}
             keys = {"partition": "iid", "clients": self.at, "model": "cnn-femnist", "local": local}
-            return bench.Case(keys, partial(drawn, self.at, IMAGES, 62, (1, 28, 28)), rounds=10)
-        case = bench.CASES[self.line]
+            return cases.Case(keys, partial(drawn, self.at, IMAGES, 62, (1, 28, 28)), rounds=10)
+        case = cases.CASES[self.line]
         if self.panel == "size":
-            visits = bench.visits(max(15, 150 // self.at))
+            visits = cases.visits(max(15, 150 // self.at))
             case = replace(
                 case, keys=case.keys | {"model": partial(WideCNN, self.at)}, on_gpu=visits, rounds=1
             )
-        return replace(case, data=drawn) if case.data is bench.images else case
+        return replace(case, data=drawn) if case.data is cases.images else case
 
     def studies(self, given: Keys) -> tuple[Keys, Keys]:
         """The keys of the study that `plain` plays, and of the one that `stacked` plays."""
@@ -392,8 +392,8 @@ def main() -> None:
     arguments = vars(parser.parse_args())
     try:
         arguments.pop("command")(**arguments)
-    except InputError as error:
-        sys.exit(str(error))
+    except (InputError, OSError) as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -42,25 +43,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from fedskip import config
-from fedskip.bench import (
-    CASES,
-    SECONDS,
-    TURNS,
-    Once,
-    PflCNN,
-    contestant,
-    images,
-    once,
-    synchronize,
-    take_turns,
-)
-from fedskip.engine import Loop, make_engine
+from fedskip import bench
+from fedskip.bench import Once, contestant, once
+from fedskip.cases import CASES, PflCNN, images
+from fedskip.engine import Loop
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import steps_of, torch_threads
-from fedskip.federation import Run
-from fedskip.machine import Machine, arithmetic_of, versions
-from fedskip.prepare import prepare
+from fedskip.errors import InputError
+from fedskip.machine import versions
 from fedskip.spec import Local
 from plain import fedavg_round
 
@@ -182,7 +172,7 @@ def rounds(peer: Peer, steps: int, precision: str, threads: int) -> Once:
     def play() -> tuple[int, int]:
         with arithmetic.kernels(), torch_threads(threads):
             peer.play()
-        synchronize(next(peer.model.parameters()).device)
+        bench.synchronize(next(peer.model.parameters()).device)
         return steps, 0
 
     return play
@@ -195,18 +185,15 @@ def reason(name: str, error: ImportError) -> str:
 def main(device: str, precision: str | None, seconds: float | None, clients: int, cohort: int) -> None:
     """The last line printed is a JSON object."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # our engines need it, and peers play first
-    keys = CASES["pfl-cifar10"].keys | {"data": images(clients, IMAGES), "clients": clients, "cohort": cohort}
-    keys |= {"methods": "fedavg", "rounds": 1_000_000, "seeds": 1, "device": device, "precision": precision}
-    loop, stacked = (config.build(config.Tree(keys | {"engine": engine})) for engine in ("loop", "stacked"))
-    prepared = prepare(stacked.settings[0], torch.device(device), arithmetic_of(stacked))
+    case = replace(CASES["pfl-cifar10"], data=partial(images, clients, IMAGES), cohort=cohort)
+    keys = case.study(cohort, clients=clients, device=device, precision=precision)
+    prepared = bench.setting_of(keys)
     task, local = prepared.task, prepared.setting.local
-    machine = Machine.of(stacked, task.module, None)
-    workers = Machine.of(loop, task.module, None).workers
+    machine = bench.machine_of(keys, prepared)
+    workers = bench.machine_of(keys | {"engine": "loop"}, prepared).workers
     steps = cohort * steps_of(IMAGES, local)
-    least = SECONDS[device] if seconds is None else seconds
-    print(
-        f"{machine.device_name}, {machine.precision}, {TURNS} turns of {least:g} s, client-steps per second:"
-    )
+    least = bench.SECONDS[device] if seconds is None else seconds
+    print(f"{machine.device_name}, {machine.precision}, {bench.TURNS} turns of {least:g} s, client-steps/s:")
 
     parts = prepared.division(0).clients
     data = [task.samples.take(torch.from_numpy(parts[c]).to(device)) for c in range(clients)]
@@ -228,14 +215,11 @@ def main(device: str, precision: str | None, seconds: float | None, clients: int
         if device == "cpu" and most > 1:
             contestants[f"{name}_{most}_threads"] = rounds(peer, steps, machine.precision, most)
 
-    def run() -> list[Run]:
-        return [prepared.run(method, seed=0) for method in prepared.setting.methods]
-
-    contestants["loop"] = once(Loop(task), run())
+    contestants["loop"] = once(Loop(task), bench.runs_of(prepared))
     if workers > 1:
-        contestants[f"loop_{workers}_workers"] = once(Loop(task, workers), run())
-    contestants["stacked"] = once(make_engine(prepared, machine, runs := run()), runs)
-    rates = take_turns({name: contestant(play) for name, play in contestants.items()}, least)
+        contestants[f"loop_{workers}_workers"] = once(Loop(task, workers), bench.runs_of(prepared))
+    contestants["stacked"] = bench.stacked(prepared, machine, rounds=1)
+    rates = bench.take_turns({name: contestant(play) for name, play in contestants.items()}, least)
     found = {name: steps / rate for name, rate in rates.items()}
     print("seconds per round: " + "  ".join(f"{name} {each:.4f}" for name, each in found.items()))
     result = {
@@ -254,4 +238,7 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, help="of each contestant in a turn")
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--cohort", type=int, default=50)
-    main(**vars(parser.parse_args()))
+    try:
+        main(**vars(parser.parse_args()))
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -16,47 +16,14 @@ from torch import Tensor
 from fedskip.engine import make_engine
 from fedskip.engine.base import Trained, Visits
 from fedskip.engine.evaluate import Evaluator, Scores
-from fedskip.federation import Outcome, Run, Saved
+from fedskip.entry import Entry
+from fedskip.federation import Outcome, Saved
 from fedskip.history import Row
 from fedskip.machine import Machine
-from fedskip.methods.base import Method
 from fedskip.prepare import Prepared, partition_seed
 from fedskip.processes import Forked, Tell, answers
 
 PENDING_BYTES = 1 << 30  # models that wait to be evaluated
-
-
-@dataclass
-class Entry:
-    """One run of the batch, with what has been measured of it."""
-
-    name: str
-    method: Method
-    seed: int
-    run: Run
-    evaluated_at: int = 0  # the round of the last evaluation
-    best: float = -math.inf
-    best_model: Tensor | None = None
-    last_model: Tensor | None = None  # (P,), or (K, P) for runs that never merge
-    final_model: Tensor | None = None
-    final: float | None = None
-    diverged: bool = False
-    told: float = 0.0  # rounds that a process which trains it has told of
-
-    @property
-    def rounds_done(self) -> float:
-        """By its slots on average: between two merges, slots need not be at the same round."""
-        return max(float(self.run.at.mean()), self.told)
-
-    def about(self, setting: str) -> Row:
-        period = str(self.method.period)
-        return {
-            "setting": setting,
-            "run": self.name,
-            "method": self.method.label,
-            "period": period,
-            "seed": self.seed,
-        }
 
 
 @dataclass
@@ -325,17 +292,8 @@ class Batch:
             "runs": {},
         }
         for entry in self.entries:
-            saved, about = ({}, {}) if entry.diverged else entry.run.save()
-            for name in ("best_model", "last_model"):
-                model = getattr(entry, name)
-                if model is not None and not (name == "last_model" and model is entry.best_model):
-                    saved = saved | {name: model}
+            saved, notes["runs"][entry.name] = entry.save()
             tensors |= {f"{entry.name}/{name}": tensor for name, tensor in saved.items()}
-            notes["runs"][entry.name] = {
-                "run": about, "diverged": entry.diverged, "evaluated_at": entry.evaluated_at,
-                "best": entry.best if math.isfinite(entry.best) else None,
-                "last_is_best": entry.last_model is entry.best_model,
-            }  # fmt: skip
         return tensors, notes
 
     def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
@@ -351,9 +309,4 @@ class Batch:
                 continue
             prefix = f"{entry.name}/"
             own = {k.removeprefix(prefix): t.to(device) for k, t in tensors.items() if k.startswith(prefix)}
-            entry.diverged, entry.evaluated_at = about["diverged"], about["evaluated_at"]
-            entry.best = -math.inf if about["best"] is None else about["best"]
-            entry.best_model = own.pop("best_model", None)
-            entry.last_model = entry.best_model if about["last_is_best"] else own.pop("last_model", None)
-            if not entry.diverged:
-                entry.run.restore(own, about["run"])
+            entry.restore(own, about)

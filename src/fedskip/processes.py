@@ -49,9 +49,9 @@ class Forked:
         except ConnectionError:
             raise self._ended() from None
 
-    def answer(self, heard: Tell | None = None) -> Any:
+    def answer(self) -> Any:
         """The answer to the last question; an error over there is raised here."""
-        [(_, found)] = answers([self], heard)
+        [(_, found)] = answers([self])
         return found
 
     def _receive(self) -> _Told | _Answer:

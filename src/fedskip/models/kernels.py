@@ -127,7 +127,7 @@ def _matrix_gradient(
         window = tl.load(x + place[:, None] + begin[None, :], (k < K)[:, None] & inside[None, :], 0.0)
         of = ((sample * O)[:, None] + o[None, :]) * (HIGH * WIDE) + pixel[:, None]
         there = inside[:, None] & (o < O)[None, :]
-        largest = tl.load(where + of, there, 4) == corner[None, :]
+        largest = tl.load(where + of, there, NOWHERE) == corner[None, :]
         total = tl.dot(window, tl.load(d + of, there & largest, 0.0), total, input_precision=PRECISION)
     out += (row * tl.num_programs(1) + tl.program_id(1)) * (K * N)
     tl.store(out + k[:, None] * N + column[None, :], total, (k < K)[:, None])
@@ -264,7 +264,7 @@ def gradients(d: Tensor, x: Tensor, w: Tensor, where: Tensor, exact: bool) -> tu
     dx = windows_joined(g, backwards, kernel, list(x.shape[3:]), x.shape[2], exact)
     parts = triton.cdiv(d.shape[1] * d.shape[3] * d.shape[4], PART)
     dw = gathered(windows_gradient(x, d, where, kernel, parts, _columns(w.shape[1]), exact).sum(1), w)
-    return dx, dw, torch.where(where < 4, d, 0.0).sum((1, 3, 4))
+    return dx, dw, torch.where(where < NOWHERE.value, d, 0.0).sum((1, 3, 4))
 
 
 def spread(w: Tensor) -> Tensor:

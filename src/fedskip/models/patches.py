@@ -2,7 +2,8 @@
 
 A convolution is a product of the weights with the patches of its input. Under `vmap` that product is one
 batched matmul for all rows, where the convolution itself becomes a grouped one, whose kernels are made for
-few large groups. All sums have a fixed order, so the gradient repeats its bits.
+few large groups. All sums have a fixed order, so the gradient repeats its bits. Where `kernels.py` can do
+the same without writing the patches out, it does.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedskip.batch import Batch, Entry
+from fedskip.batch import Batch
+from fedskip.entry import Entry
 from fedskip.history import Row
 from fedskip.report import units
 

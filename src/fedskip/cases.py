@@ -1,0 +1,100 @@
+"""What benchmarks measure, by name: random data in the shape of the real ones, models, and visits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedskip.data import Arrays, Dataset
+
+
+def images(
+    clients: int = 50, size: int = 1000, classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)
+) -> Dataset:
+    """Random pixels in the shape of CIFAR: speed does not depend on what is in the picture."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.standard_normal((clients * size, *shape), dtype=np.float32))
+    return _dataset("random-images", x, rng.integers(0, classes, clients * size), classes)
+
+
+def text(clients: int = 50, size: int = 1000) -> Dataset:
+    """Random characters in the shape of SHAKESPEARE."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, 80, (clients * size, 80)))
+    return _dataset("random-text", x, rng.integers(0, 80, clients * size), 80)
+
+
+def _dataset(name: str, x: Tensor, y: np.ndarray, classes: int) -> Dataset:
+    everyone = np.arange(len(x))
+    return Dataset(
+        name, Arrays(x, torch.from_numpy(y)), lambda seed: (everyone, everyone[:100]), classes=classes
+    )
+
+
+class PflCNN(nn.Sequential):
+    """The network of pfl-research's CIFAR-10 benchmark; 1,626,442 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Dropout(0.25), nn.Flatten(),
+            nn.Linear(12544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured: a study's keys, and those that the stacked engine has on a GPU.
+
+    There its visits are as long as in a study. Those of `plain` and `loop`, which take a hundred times as
+    long, stay short: their rates hardly depend on it.
+    """
+
+    keys: dict[str, Any]
+    data: Callable[[], Dataset] | None = None
+    on_gpu: dict[str, Any] = field(default_factory=dict)
+    cohort: int = 10
+    rounds: int = 2  # that the stacked engine plays at a time
+
+    def study(self, rows: int, **more: Any) -> dict[str, Any]:
+        """The keys of a study of so many rows, a cohort for each seed."""
+        keys = self.keys if self.data is None else self.keys | {"data": self.data()}
+        keys = keys | {"methods": "fedavg", "rounds": 1_000_000, "seeds": rows // self.cohort}
+        return keys | {"cohort": self.cohort, "engine": "stacked", **more}
+
+
+def visits(steps: int) -> dict[str, Any]:
+    """Visits of so many steps to clients of 1000 samples."""
+    return {"local": {"epochs": -(-steps // 15), "max_steps": steps}}
+
+
+IID = {"partition": "iid", "clients": 50}
+CASES = {
+    # 50 rounds lie between two checkpoints of the paper's 1000
+    "synthetic": Case({"data": "synthetic", "model": "perceptron"}, rounds=50),
+    "cnn": Case(IID | {"model": "cnn"} | visits(15), images, on_gpu=visits(150)),
+    "cnn-femnist": Case(
+        IID | {"model": "cnn-femnist"} | visits(15),
+        partial(images, classes=62, shape=(1, 28, 28)),
+        on_gpu=visits(150),
+    ),
+    "lstm": Case(IID | {"model": "lstm"} | visits(5), text, on_gpu=visits(60)),
+    "resnet50": Case(
+        IID | {"model": "resnet50"} | visits(5), partial(images, classes=100), on_gpu=visits(15)
+    ),
+    # 1000 clients of 50 images, a cohort of 50, one epoch in batches of 10
+    "pfl-cifar10": Case(
+        {
+            "partition": "iid", "clients": 1000, "model": PflCNN,
+            "local": {"epochs": 1, "batch": 10, "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0},
+        },
+        partial(images, clients=1000, size=50),
+        cohort=50,
+    ),
+}  # fmt: skip
