@@ -26,6 +26,7 @@ from tiny import (
     SKIPPING,
     assert_agree,
     clients_of,
+    kept_by_torch,
     make_task,
     pool,
     runs_of,
@@ -77,7 +78,9 @@ def test_rows_on_streams_agree(name: str) -> None:
 def test_compiled_agrees(name: str, streams: int) -> None:
     task = on_gpu(name, torch.float32)
     one, other = runs_of(task, [FedAvg()]), runs_of(task, [FedAvg()])
+    before = kept_by_torch()
     train_together(stacked(task, [FedAvg()], compile=True, streams=streams), one, 3)
+    assert kept_by_torch() > before, "the next process will not compile it again"
     train_together(Loop(task), other, 3)
     assert_agree(one, other, rtol=1e-2, atol=1e-4)
 
@@ -176,7 +179,9 @@ def test_weights_at_odd_places(streams: int) -> None:
     task = make_task(module, samples, LOCAL, dtype=torch.float32)
     task = replace(task, module=task.module.to(GPU), samples=samples.to(GPU, torch.float32))
     one, other = runs_of(task, [FedAvg()]), runs_of(task, [FedAvg()])
+    before = kept_by_torch()
     train_together(stacked(task, [FedAvg()], compile=True, streams=streams), one, 3)
+    assert kept_by_torch() > before, "the next process will not compile it again"
     train_together(Loop(task), other, 3)
     assert_agree(one, other, rtol=1e-2, atol=1e-4)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 from fedskip import rng
 from fedskip.data import Arrays
@@ -192,3 +193,8 @@ def assert_agree(one: Sequence[Run], other: Sequence[Run], rtol: float, atol: fl
             torch.testing.assert_close(
                 t, expected[name], rtol=rtol, atol=atol, msg=lambda m, at=label: f"{at}\n{m}"
             )
+
+
+def kept_by_torch() -> int:
+    """How many compiled steps torch's cache on disk has given or taken so far, in this process."""
+    return counters["inductor"]["fxgraph_cache_hit"] + counters["inductor"]["fxgraph_cache_miss"]

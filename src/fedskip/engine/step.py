@@ -127,10 +127,9 @@ class StackedStep:
         import torch._inductor  # seconds to import, so only where it is used
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        # the shapes are fixed, but torch's cache on disk takes no graph without an environment for open ones;
-        # not tried on a GPU yet
+        # the shapes are fixed, but torch's cache on disk takes no graph without an environment for open ones
         fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
-        with tracing(TracingContext(fake) if self.task.device.type == "cpu" else None):
+        with tracing(TracingContext(fake)):
             compiled: Compute = torch._inductor.compile(graph, [*inputs], options={"size_asserts": False})
         return compiled
 
