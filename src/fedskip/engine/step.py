@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.func import functional_call, grad_and_value, vmap
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
@@ -124,14 +124,7 @@ class StackedStep:
             graph.graph.eliminate_dead_code()  # words that nothing draws from, say
             graph.recompile()
             return graph
-        import torch._inductor  # seconds to import, so only where it is used
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-        # the shapes are fixed, but torch's cache on disk takes no graph without an environment for open ones
-        fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
-        with tracing(TracingContext(fake)):
-            compiled: Compute = torch._inductor.compile(graph, [*inputs], options={"size_asserts": False})
-        return compiled
+        return compiled(graph, inputs)
 
     def step(
         self, rows: Rows, inputs: Tensor, targets: Tensor, index: Tensor, eta: Tensor, count: Tensor
@@ -272,6 +265,21 @@ def functional(template: nn.Module, patches: bool = False, kernels: bool = False
     for part in normed:
         part.num_batches_tracked = None
     return as_patches(module, kernels) if patches and not normed else module
+
+
+def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Compute:
+    """Code of TorchInductor for just these shapes, which torch keeps on disk for the next process."""
+    import torch._inductor  # seconds to import, so only where it is used
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    # the cache takes no graph without an environment for open shapes, which stays empty
+    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    code: Compute = torch._inductor.compile(
+        graph,
+        [fake.from_tensor(tensor, static_shapes=True) for tensor in inputs],
+        options={"size_asserts": False},
+    )
+    return code
 
 
 def has_compiler() -> bool:
