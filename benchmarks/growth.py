@@ -223,6 +223,7 @@ def steps_of_both(point: Point, given: Keys, least: float) -> dict[str, Any]:
 def rounds_of(point: Point, given: Keys, least: float) -> dict[str, Any]:
     """ms per round, and memory."""
     _, keys = point.studies(given)
+    left = torch.cuda.memory_allocated() if given["device"] == "cuda" else 0  # of the points before
     prepared = bench.setting_of(keys)
     runs = bench.runs_of(prepared)
     play = bench.once(
@@ -236,7 +237,7 @@ def rounds_of(point: Point, given: Keys, least: float) -> dict[str, Any]:
     steps = COHORT * steps_of(IMAGES, prepared.setting.local)
     return {
         "x": point.at, "ms": {"stacked": 1000 * steps / rate},
-        "memory_mib": (peak(prepared.device) - data) / MIB, "data_mib": data / MIB,
+        "memory_mib": (peak(prepared.device) - left - data) / MIB, "data_mib": data / MIB,
         "rounds": runs[0].round, "visited": len(runs[0].clients.memory.place),
     }  # fmt: skip
 
@@ -282,6 +283,7 @@ LABELS = {
     "clients": ("clients, 10 of them in a round", "ms per round"),
     "size": ("parameters of a CNN, 10 rows", "ms per client-step"),
 }
+LEGENDS = {"rows": (0.4, 0.6), "clients": "upper left", "size": "lower right"}
 NAMES = {"cnn": "CNN", "lstm": "LSTM", "synthetic": "perceptron", "fedavg": "FedAvg", "scaffold": "SCAFFOLD"}
 DECADES = 2  # that an axis shows at least, or noise would look like growth
 
@@ -334,7 +336,7 @@ def draw(axes: Axes, panel: str, found: list[dict[str, Any]]) -> None:
         axes.plot([], [], ":", color=GREY, label="memory, on the right")
     else:
         axes.spines["right"].set_visible(False)
-    axes.legend(fontsize=8, labelspacing=0.2, loc="upper left" if memory else "best")
+    axes.legend(fontsize=8, labelspacing=0.2, loc=LEGENDS[panel])
 
 
 def tidy(axes: Axes) -> None:

