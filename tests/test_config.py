@@ -254,7 +254,7 @@ def test_objects_are_never_filled_in() -> None:
 @pytest.mark.parametrize(
     ("defaults", "message"),
     [
-        ({}, "partition is missing"),
+        ({}, "partition, model, cohort, rounds are missing. The data set has no default for them"),
         ({**DEFAULTS, "partition.beta.x": 1}, "partition.beta is written twice"),
         ({k: v for k, v in DEFAULTS.items() if k != "partition.kind"}, "partition.kind is missing"),
         ({k: v for k, v in DEFAULTS.items() if k != "rounds"}, "rounds is missing"),

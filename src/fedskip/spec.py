@@ -132,12 +132,17 @@ class Setting:
         values = overlay(nested, written)
         local = _partial(values.get("local", {}))
         values["local"] = local if isinstance(local, Local) else Local(**local)
+        missing = []
         for name in ("partition", "model", "cohort", "methods", "rounds"):
             field, value = name, values.get(name)
             if isinstance(value, Mapping):
                 field, value = f"{name}.{TAGS[name]}", value.get(TAGS[name])
-            fix = "the data set has no default for it, so the study must say it"
-            require(field, value is not None, "is missing", ..., fix)
+            if value is None:
+                missing.append(field)
+        if missing:
+            is_, it = ("is", "it") if len(missing) == 1 else ("are", "them")
+            fix = f"the data set has no default for {it}, so the study must say {it}"
+            raise InputError(", ".join(missing), f"{is_} missing", fix=fix)
         return dataclasses.replace(self, **values)
 
 
