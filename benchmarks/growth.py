@@ -52,7 +52,7 @@ from fedskip.engine import make_engine
 from fedskip.engine.base import steps_of
 from fedskip.errors import InputError
 from fedskip.files import write_text
-from fedskip.machine import UNCOMPILED, Machine, versions
+from fedskip.machine import UNCOMPILED, arithmetic_of, name_of, resolve_device, versions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -168,8 +168,8 @@ def measure(
 def opened(out: Path, given: Keys) -> dict[str, Any]:
     """What a file holds of this machine, or a new one."""
     spec = config.build(config.Tree(given | {"data": "synthetic", "engine": "stacked"}))
-    machine = Machine.of(spec, nn.Identity(), None)
-    here = {"device": machine.device_name, "precision": machine.precision, **versions()}
+    device = name_of(resolve_device(spec.device))
+    here = {"device": device, "precision": arithmetic_of(spec).precision, **versions()}
     if not out.exists():
         return {"machine": here, "points": []}
     stored: dict[str, Any] = json.loads(out.read_text())

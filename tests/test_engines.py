@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedskip import rng
+from fedskip import config, rng
+from fedskip.bench import setting_of
+from fedskip.cases import CASES
 from fedskip.engine import Loop, Stacked, Task, Trained, Visits, make_engine
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import momentum_sum, route, steps_of
@@ -46,7 +48,6 @@ from tiny import (
     assert_agree,
     clients_of,
     kept_by_torch,
-    make_module,
     make_run,
     make_task,
     named,
@@ -492,13 +493,11 @@ def test_code_is_compiled_for_one_shape() -> None:
 def test_without_a_compiler_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec: Any = SimpleNamespace(
-        engine="stacked", device="cpu", precision="fp32", compile=True, threads=None, workers=None,
-        deterministic=True, streams=None, processes=None,
-    )  # fmt: skip
+    keys = CASES["synthetic"].study(10, device="cpu")
+    spec, prepared = config.build(config.Tree(keys)), setting_of(keys)
     for found in (False, True):
         monkeypatch.setattr("fedskip.machine.has_compiler", lambda found=found: found)
-        assert Machine.of(spec, make_module("perceptron"), "perceptron").compile == found
+        assert Machine.of(spec, prepared).compile == found
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no C++ compiler" in caplog.text
 

@@ -7,19 +7,23 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from fedskip import Arrays, Dataset, FedAvg, FedDyn, FedProx, InputError, Moon, Scaffold, Study
 from fedskip.checkpoint import found
 from fedskip.history import HISTORY, SUMMARY, Table
+from fedskip.methods.base import State, Terms, Visit
 from fedskip.progress import Silent
+from fedskip.record import read_record
 from fedskip.study import Interrupted
 
 METHODS = "fedavg, fedskip(period=3), scaffold, moon, feddyn, fednova(period=2)"
@@ -400,3 +404,74 @@ def test_many_tiny_clients_start_fast(tmp_path: Path) -> None:
     made.run()
     state = load_file(found(made.out / "checkpoints", "many")[-1][1])
     assert 4 <= len(state["many.SCAFFOLD.s0/memory.c"]) <= 8
+
+
+# --- refused before anything is written ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(FedAvg):
+    """A method with an objective of its own."""
+
+    title: ClassVar[str] = "Halved"
+
+    def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
+        return Terms(objective=lambda module, x, y, loss: loss(module(x), y).mean() / 2)
+
+
+class Stubborn(nn.Linear):
+    """Cannot be stacked: it looks at its numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2.0 if x.sum() > 0 else 1.0)
+
+
+NORMED = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+STACKED = {"methods": "fedavg", "engine": "stacked"}
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "inputs": (
+        {"model": nn.Linear(3, 2), "methods": "fedavg"},
+        r"model cannot take the samples of 'toy', .* shape \(2,\), got 'Linear'\. Torch says: mat1 and mat2",
+    ),
+    "outputs": (
+        {"model": nn.Linear(2, 1), "methods": "fedavg"},
+        r"model must give a score for each of the 2 classes of 'toy', got 'Linear'\. .* gives \(1,\)",
+    ),
+    "features": ({"model": nn.Linear(2, 2)}, r"model must have a method features\(x\)"),
+    "loss": ({"loss": torch.nn.functional.cross_entropy}, "loss must give one number per sample"),
+    "metric": ({"metric": lambda output, target: output.mean()}, "metric must give one number per sample"),
+    "target": ({"loss": "binary_cross_entropy"}, r"loss cannot compare the \(2, 2\) of the model and \(2,\)"),
+    "method": (STACKED | {"methods": [Halved()]}, "cannot be 'stacked' for a method with its own objective"),
+    "short": (
+        STACKED | {"model": NORMED, "local": {"batch": 5, "last_batch": "keep"}},
+        "cannot be 'stacked' for BatchNorm with short batches",
+    ),
+    "vmap": (
+        STACKED | {"model": Stubborn(2, 2)},
+        "engine cannot be 'stacked' for this model, loss and metric.*data-dependent control flow",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, case: str) -> None:
+    keys, message = UNFIT[case]
+    with pytest.raises(InputError, match=message):
+        study(tmp_path / "s", **keys).run()
+    assert not (tmp_path / "s").exists()
+
+
+def test_the_last_setting_is_tried_before_the_first_is_trained(tmp_path: Path) -> None:
+    settings = [{"name": "one"}, {"name": "two", "model": nn.Linear(3, 2)}]
+    with pytest.raises(InputError, match="model cannot take"):
+        study(tmp_path / "s", settings=settings, methods="fedavg").run()
+    assert not (tmp_path / "s").exists()
+
+
+def test_auto_takes_the_loop_for_an_objective_of_its_own(tmp_path: Path) -> None:
+    """Though the model's benchmark was won by the stacked engine."""
+    keys = {"data": "synthetic", "model": "perceptron", "cohort": 2, "local": {"max_steps": 1}, "seeds": 1}
+    for methods, engine in (("fedavg", "stacked"), ([FedAvg(), Halved()], "loop")):
+        out = tmp_path / engine
+        study(out, partition=None, methods=methods, rounds=1, **keys).run()
+        assert read_record(out / "study.yaml")["settings"]["synthetic"]["machine"]["engine"] == engine

@@ -114,9 +114,7 @@ def with_keys(prepared: Prepared, keys: dict[str, Any]) -> Prepared:
 
 def machine_of(keys: dict[str, Any], prepared: Prepared) -> Machine:
     """The machine as a study uses it, with no more processes than seeds."""
-    model = prepared.setting.model
-    name = model["name"] if isinstance(model, Mapping) else None
-    machine = Machine.of(config.build(config.Tree(keys)), prepared.task.module, name)
+    machine = Machine.of(config.build(config.Tree(keys)), prepared)
     return replace(machine, processes=min(machine.processes, len(prepared.setting.seeds)))
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.stacked import own_objective, refusal
 from fedskip.engine.step import has_compiler
 from fedskip.errors import InputError
-from fedskip.models import stacking_obstacles
 from fedskip.models.patches import kernels_wanted, kernels_work
+from fedskip.prepare import Prepared
 from fedskip.processes import AVAILABLE
 from fedskip.spec import StudySpec
 
@@ -48,30 +49,19 @@ class Machine:
     kernels: bool  # small convolutions by kernels of our own
 
     @classmethod
-    def of(cls, spec: StudySpec, model: nn.Module, model_name: str | None) -> Machine:
-        device = resolve_device(spec.device)
-        kind = device.split(":")[0]
-        engine: str = spec.engine
-        if engine == "auto":
-            engine = AUTO.get((model_name or "", kind), "loop")
-            if stacking_obstacles(model):
-                engine = "loop"
+    def of(cls, spec: StudySpec, prepared: Prepared) -> Machine:
+        device, model = resolve_device(spec.device), prepared.task.module
+        engine, streams = engine_of(spec, prepared)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         stacked = engine == "stacked"
         apart = stacked and device == "cpu" and AVAILABLE
-        streams = spec.streams or 0
-        if spec.streams is None and stacked and device != "cpu":
-            streams = STREAMS.get(model_name or "", 0)
         if stacked and spec.compile and not has_compiler():
             log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
-        compile = stacked and spec.compile and has_compiler() and (model_name, kind) not in UNCOMPILED
+        compile = stacked and spec.compile and has_compiler() and _kind(spec, prepared) not in UNCOMPILED
         precision = arithmetic_of(spec).precision
         kernels = stacked and device != "cpu" and not streams and precision in ("fp32", "tf32")
-        name = (
-            torch.cuda.get_device_name(device) if device != "cpu" else torch.backends.cpu.get_cpu_capability()
-        )
         return cls(
-            engine, device, name, compile,
+            engine, device, name_of(device), compile,
             # more threads than one lose more at the barriers between small kernels than they gain
             threads=spec.threads or 1,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
@@ -83,6 +73,37 @@ class Machine:
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
         return {k: v for k, v in asdict(self).items() if k != "workers"}
+
+
+def engine_of(spec: StudySpec, prepared: Prepared) -> tuple[str, int]:
+    """The engine of a setting, and on how many streams its rows run; refuses one that cannot train it."""
+    kind = _kind(spec, prepared)
+    engine: str = AUTO.get(kind, "loop") if spec.engine == "auto" else spec.engine
+    if engine == "loop":
+        return engine, 0
+    streams = spec.streams or 0
+    if spec.streams is None and kind[1] == "cuda":
+        streams = STREAMS.get(kind[0], 0)
+    refused = refusal(prepared.task, streams)
+    if refused is None and prepared.has_own_objective:
+        refused = own_objective()
+    if refused is None:
+        return engine, streams
+    if spec.engine == "auto":
+        return "loop", 0
+    raise refused
+
+
+def _kind(spec: StudySpec, prepared: Prepared) -> tuple[str, str]:
+    """The name of the model, empty for a user's own, and the kind of device."""
+    model = prepared.setting.model
+    name = model["name"] if isinstance(model, Mapping) else ""
+    return name, resolve_device(spec.device).split(":")[0]
+
+
+def name_of(device: str) -> str:
+    """The GPU's name; torch's capability level of a CPU."""
+    return torch.backends.cpu.get_cpu_capability() if device == "cpu" else torch.cuda.get_device_name(device)
 
 
 def arithmetic_of(spec: StudySpec) -> Arithmetic:

@@ -16,7 +16,7 @@ from fedskip import models
 from fedskip.data import Dataset, Partition, load, partition
 from fedskip.data.split import evaluation_subset, pooled_test
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.engine.base import Route, Task, route, steps_of
+from fedskip.engine.base import Route, Task, Visits, route, steps_of
 from fedskip.errors import InputError
 from fedskip.federation import Clients, Run, Server
 from fedskip.measures import measure
@@ -73,6 +73,16 @@ class Prepared:
             look_every=setting.eval_every,
             keep_slots=setting.slot_accuracy,
         )
+
+    def first_visits(self, method: Method) -> Visits:
+        """Where a method begins."""
+        run = self.run(method, self.setting.seeds[0])
+        return run.clients.begin(run.server.orders(0))
+
+    @functools.cached_property
+    def has_own_objective(self) -> bool:
+        """Whether a method has a loss of its own, which only the loop engine trains."""
+        return any(self.first_visits(method).terms.objective for method in self.setting.methods)
 
     def module(self, seed: int, purpose: str) -> nn.Module:
         return make_module(self.setting, self.dataset, seed, purpose)

@@ -33,6 +33,7 @@ from fedskip.outputs import client_rows, write_models
 from fedskip.prepare import Prepared, prepare
 from fedskip.progress import Progress, Silent
 from fedskip.record import compare, describe, read_record, written_spec
+from fedskip.rehearsal import rehearse
 from fedskip.schedule import Decay
 from fedskip.spec import StudySpec
 
@@ -128,7 +129,11 @@ class Study:
 
     def _check(self) -> None:
         """Refuse what can be refused before anything is written, and fill in what was left out."""
-        checked = [prepare(setting, *self._device()).setting for setting in self.spec.settings]
+        checked = []
+        for setting in self.spec.settings:
+            prepared = prepare(setting, *self._device())
+            rehearse(prepared, self.spec)
+            checked.append(prepared.setting)
         self.spec = dataclasses.replace(self.spec, settings=tuple(checked))
 
     def _device(self) -> tuple[torch.device, Arithmetic]:
@@ -169,14 +174,13 @@ class Study:
     ) -> Batch:
         """The runs of a setting, where they were left."""
         setting = prepared.setting
-        name = None if not isinstance(setting.model, dict) else setting.model["name"]
         known = record.setdefault("settings", {})
         before = known.get(setting.name, {}).get("machine", {})
         spec = dataclasses.replace(  # what was found to suit the machine stays
             self.spec, rows=self.spec.rows or before.get("rows"),
             processes=self.spec.processes or before.get("processes"),
         )  # fmt: skip
-        machine = Machine.of(spec, prepared.task.module, name)
+        machine = Machine.of(spec, prepared)
 
         batch = Batch(prepared, machine, history.append, progress.recorded, spec.rows)
         facts = describe(batch)

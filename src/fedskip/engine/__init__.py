@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def make_engine(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows:
     for run in runs:
         first = run.clients.begin(run.server.orders(0))
         terms = first.terms
-        uses |= Uses(pull=terms.mu is not None, linear=terms.linear is not None)
+        uses |= replace(Uses.of(terms), contrast=False)
         visits[terms.contrast is not None] = first
         planned[terms.contrast is not None].append(_stretches(run, task))
     engine = Stacked(

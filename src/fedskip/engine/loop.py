@@ -45,13 +45,13 @@ class Loop:
         with spread(self.workers) as each:
             while ready := work.ready():
                 jobs = [(visits, k) for visits in ready for k in range(len(visits.routes))]
-                trained = iter(list(each(self._visit, jobs)))
+                trained = iter(list(each(lambda job: self.visit(*job), jobs)))
                 for visits in ready:
                     y, loss = zip(*(next(trained) for _ in visits.routes), strict=True)
                     work.done(visits, list(range(len(y))), Trained(torch.stack(y), torch.stack(loss)))
 
-    def _visit(self, job: tuple[Visits, int]) -> tuple[Tensor, Tensor]:
-        visits, k = job
+    def visit(self, visits: Visits, k: int) -> tuple[Tensor, Tensor]:
+        """Train visit number k: gives y (P,) and the sum of the batch losses."""
         if not hasattr(self._own, "trainer"):  # each worker has its own modules
             self._own.trainer = Trainer(self.task)
         route = visits.routes[k]

@@ -30,6 +30,31 @@ from fedskip.stack import on
 PLAIN = Uses()
 
 
+def refusal(task: Task, streams: int = 0) -> InputError | None:
+    """Why the stacked engine cannot train a task, or None if it can."""
+    model, local = type(task.module).__name__, task.local
+    obstacle = None if streams else stacking_obstacles(task.module)
+    if obstacle is None and draws(task):
+        obstacle = "it draws from torch's global generator; use engine=loop"
+    if obstacle:
+        return InputError("engine", "cannot be 'stacked' for this model", model, obstacle)
+    if not any(isinstance(part, _BatchNorm) for part in task.module.modules()):
+        return None
+    if task.arithmetic.precision == "bf16" and not streams:
+        fix = "set streams=4, or precision=tf32"
+        return InputError("streams", "must be 1 or more for BatchNorm in bf16", streams, fix)
+    if task.short_batches:
+        rule = "cannot be 'stacked' for BatchNorm with short batches"
+        fix = "use engine=loop, or local.last_batch=drop and local.small_clients=drop"
+        return InputError("engine", rule, local.last_batch, fix)
+    return None
+
+
+def own_objective() -> InputError:
+    rule = "cannot be 'stacked' for a method with its own objective"
+    return InputError("engine", rule, fix="use engine=loop")
+
+
 @dataclass
 class Seat:
     """One visit at a table."""
@@ -62,26 +87,8 @@ class Stacked:
         streams: int = 0,
         kernels: bool = False,
     ) -> None:
-        obstacle = None if streams else stacking_obstacles(task.module)
-        if obstacle is None and draws(task):
-            obstacle = "it draws from torch's global generator; use engine=loop"
-        if obstacle:
-            raise InputError(
-                "engine", "cannot be 'stacked' for this model", type(task.module).__name__, obstacle
-            )
-        normed = any(isinstance(part, _BatchNorm) for part in task.module.modules())
-        if normed and task.arithmetic.precision == "bf16" and not streams:
-            raise InputError(
-                "streams",
-                "must be 1 or more for BatchNorm in bf16",
-                streams,
-                "set streams=4, or precision=tf32",
-            )
-        if normed and task.short_batches:
-            raise InputError(
-                "engine", "cannot be 'stacked' for BatchNorm with short batches", task.local.last_batch,
-                "use engine=loop, or local.last_batch=drop and local.small_clients=drop",
-            )  # fmt: skip
+        if refused := refusal(task, streams):
+            raise refused
         self.threads, self.device = threads, task.device
         self.plain = Table(sizes, StackedStep(task, uses, compile, streams, kernels))
         contrast = StackedStep(task, uses | Uses(contrast=True), compile, streams, kernels)
@@ -95,12 +102,7 @@ class Stacked:
             while True:
                 for visits in work.ready():
                     if visits.terms.objective is not None:
-                        raise InputError(
-                            "engine",
-                            "cannot be 'stacked' for a method with its own objective",
-                            ...,
-                            "use engine=loop",
-                        )
+                        raise own_objective()
                     (self.plain if visits.terms.contrast is None else self.contrast).join(visits)
                 busy = [table for table in tables if table.seat()]
                 if not busy:

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_map
 
 from fedskip.engine.base import Task, contrast_loss, features_of, per_sample
 from fedskip.engine.graph import Graphs, Rows
+from fedskip.methods.base import Terms
 from fedskip.models.dropout import words
 from fedskip.models.patches import as_patches
 from fedskip.rng import mix
@@ -45,6 +46,10 @@ class Uses:
     pull: bool = False  # mu and anchor
     linear: bool = False
     contrast: bool = False
+
+    @classmethod
+    def of(cls, terms: Terms) -> Uses:
+        return cls(terms.mu is not None, terms.linear is not None, terms.contrast is not None)
 
     def __or__(self, other: Uses) -> Uses:
         return Uses(self.pull or other.pull, self.linear or other.linear, self.contrast or other.contrast)

@@ -1,0 +1,99 @@
+"""Tried before anything is written: do model, loss, metric and methods fit the data, and the engine them?"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedskip.engine.base import Visits, per_sample
+from fedskip.engine.evaluate import Evaluator
+from fedskip.engine.loop import Loop
+from fedskip.engine.stacked import Table
+from fedskip.engine.step import StackedStep, Uses
+from fedskip.errors import InputError
+from fedskip.machine import engine_of
+from fedskip.measures import cross_entropy
+from fedskip.prepare import Prepared
+from fedskip.rng import torch_scope
+from fedskip.spec import StudySpec
+from fedskip.stack import on
+
+SAMPLES = 2  # enough for a BatchNorm
+
+
+def rehearse(prepared: Prepared, spec: StudySpec) -> None:
+    """Evaluate two samples and take a step on them with every method; refuse what fails."""
+    with torch_scope("rehearsal"), prepared.task.arithmetic.kernels():
+        _measure(prepared)
+        shown = [_short(prepared.first_visits(method)) for method in prepared.setting.methods]
+        loop = Loop(prepared.task)
+        for visits in shown:
+            loop.visit(visits, 0)
+        engine, streams = engine_of(spec, prepared)
+        if engine == "stacked":
+            with _named("engine", "cannot be 'stacked' for this model, loss and metric", engine):
+                _stack(prepared, shown, streams)
+
+
+def _measure(prepared: Prepared) -> None:
+    """The model takes the samples, and loss and metric take what it gives."""
+    task, data, setting = prepared.task, prepared.dataset, prepared.setting
+    module = copy.deepcopy(task.module).eval()
+    inputs, targets = task.samples.take(on(prepared.device, _samples(prepared)))
+    if task.test_transform is not None:
+        inputs = task.test_transform(inputs)
+    model = setting.model.get("name") if isinstance(setting.model, dict) else type(module).__name__
+    of = f"the samples of {data.name!r}, which have the shape {tuple(inputs.shape[1:])}"
+    with _named("model", f"cannot take {of}", model), torch.no_grad():
+        output = task.arithmetic.compute(module, inputs)
+    classes = data.classes or 1
+    if task.loss is cross_entropy and (output.dim() < 2 or output.shape[1] < classes):
+        rule = f"must give a score for each of the {classes} classes of {data.name!r}"
+        raise InputError("model", rule, model, f"for a sample it gives {tuple(output.shape[1:])}")
+    shapes = f"{tuple(output.shape)} of the model and {tuple(targets.shape)} of {data.name!r}"
+    for name, measure in (("loss", task.loss), ("metric", task.metric)):
+        with _named(name, f"cannot compare the {shapes}", getattr(setting, name)):
+            per_sample(measure(output, targets), len(targets), name)
+    with _named("model", f"cannot be trained on {of}", model):
+        task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean().backward()
+
+
+def _stack(prepared: Prepared, shown: list[Visits], streams: int) -> None:
+    """The same for a stack of one model."""
+    task = prepared.task
+    for visits in shown:
+        table = Table([1], StackedStep(task, Uses.of(visits.terms), compile=False, streams=streams))
+        route = visits.routes[0]
+        index, eta = on(task.device, route.batches), on(task.device, route.eta[:, None], visits.x.dtype)
+        batch = task.samples.take(index.clamp(min=0))
+        with torch.no_grad():
+            table.step.step(table.rows_of(visits, [0]), *batch, index, eta, torch.zeros_like(index[:, 0]))
+    Evaluator(task, stacked=not streams)(shown[0].x[:1], _samples(prepared))
+
+
+def _samples(prepared: Prepared) -> np.ndarray:
+    return prepared.division(prepared.setting.seeds[0]).clients[0][:SAMPLES]
+
+
+def _short(visits: Visits) -> Visits:
+    """The first visit, as short as it can be."""
+    first = visits.routes[0]
+    short = replace(first, batches=first.batches[:1, :SAMPLES], eta=first.eta[:1])
+    return replace(visits, routes=[short, *visits.routes[1:]])
+
+
+@contextmanager
+def _named(field: str, rule: str, value: object) -> Iterator[None]:
+    """Torch's errors as ours: what is wrong with the field, in torch's words."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's module or function may raise
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(field, rule, value, f"torch says: {said}") from error
