@@ -184,7 +184,6 @@ def reason(name: str, error: ImportError) -> str:
 
 def main(device: str, precision: str | None, seconds: float | None, clients: int, cohort: int) -> None:
     """The last line printed is a JSON object."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # our engines need it, and peers play first
     case = replace(CASES["pfl-cifar10"], data=partial(images, clients, IMAGES), cohort=cohort)
     keys = case.study(cohort, clients=clients, device=device, precision=precision)
     prepared = bench.setting_of(keys)

@@ -29,6 +29,7 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import momentum_sum, route, steps_of
 from fedskip.engine.memory import GIB, Memory
 from fedskip.engine.plan import MASKED, SIZES, busy_rows, limited, table_sizes
+from fedskip.engine.stacked import Table
 from fedskip.engine.step import StackedStep, Uses, compiled, has_compiler
 from fedskip.errors import InputError
 from fedskip.federation import Run
@@ -502,6 +503,55 @@ def test_without_a_compiler_one_line_says_so(
     assert "no C++ compiler" in caplog.text
 
 
+class Counting(nn.Module):
+    """Its steps shrink with the batches it has seen in a visit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.register_buffer("seen", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + 1
+        output: Tensor = self.linear(x) / self.seen
+        return output
+
+
+def test_counters_begin_anew_in_every_visit() -> None:
+    """Or results would depend on which worker had which visit."""
+    with rng.torch_scope("counting"):
+        task = make_task(Counting(), pool((6,)), LOCAL)
+    one, two = runs_of(task, [FedAvg()]), runs_of(task, [FedAvg()])
+    train_together(Loop(task), one, 3)
+    train_together(Loop(task, workers=2), two, 3)
+    assert torch.equal(one[0].server.x, two[0].server.x)
+
+
+def test_kernels_are_chosen_once_for_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's flags are the process's: workers that set them would undo each other's choice."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    inside = set()
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        task = task_of("perceptron")
+        loss = task.loss
+
+        def watched(output: Tensor, target: Tensor) -> Tensor:
+            inside.add(torch.are_deterministic_algorithms_enabled())
+            return loss(output, target)
+
+        task = replace(task, loss=watched, arithmetic=Arithmetic("fp32", deterministic=False))
+        for _ in range(5):
+            runs = runs_of(task, [FedAvg(), FedProx(mu=0.5)])
+            train_together(Loop(task, workers=2), runs, 2)
+        assert inside == {False}
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 # --- what engines refuse -------------------------------------------------------------------------------
 
 
@@ -539,6 +589,12 @@ def test_a_term_that_was_not_planned_for_is_refused() -> None:
 
 def test_batchnorm_with_short_batches_is_refused() -> None:
     task = normed(replace(LOCAL, last_batch="keep"))
+    with pytest.raises(InputError, match="cannot be 'stacked' for BatchNorm with short batches"):
+        Stacked(task, [2], compile=False)
+    tracking = nn.InstanceNorm1d(1, track_running_stats=True)
+    with rng.torch_scope("tracking"):
+        net = nn.Sequential(nn.Unflatten(1, (1, 6)), tracking, nn.Flatten(), nn.Linear(6, 3))
+    task = make_task(net, pool((6,)), replace(LOCAL, last_batch="keep"))
     with pytest.raises(InputError, match="cannot be 'stacked' for BatchNorm with short batches"):
         Stacked(task, [2], compile=False)
 
@@ -733,6 +789,33 @@ def test_rows_beyond_the_limit_wait(limit: int) -> None:
 def test_the_plan_knows_the_limit() -> None:
     assert limited(Counter({100: 10, 7: 2}), 40) == Counter({40: 20, 20: 10, 7: 2})
     assert limited(Counter({100: 10}), None) == Counter({100: 10})
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_table_with_the_least_room_rules(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of("perceptron")
+    runs = [make_run(task, clients_of(), m, slots=3, seed=s) for m in (FedAvg(), Moon()) for s in range(4)]
+    room = {False: Memory(row=GIB, step=9 * GIB, free=100 * GIB), True: Memory(GIB, 30 * GIB, 100 * GIB)}
+    asked = []
+
+    def measured(table: Table, first: Visits, remembered: int, share: float) -> Memory:
+        asked.append(remembered)
+        return replace(room[table.step.uses.contrast], share=share)
+
+    monkeypatch.setattr("fedskip.engine.measure", measured)
+    monkeypatch.setattr("fedskip.engine.Stacked", lambda _, *args, **keys: Stacked(task, *args, **keys))
+    there = SimpleNamespace(device=torch.device("cuda"), local=task.local)
+    prepared: Any = SimpleNamespace(task=there, setting=SimpleNamespace(rounds=100))
+    machine: Any = SimpleNamespace(engine="stacked", compile=False, threads=1, streams=0, kernels=False)
+    engine: Any = make_engine(prepared, machine, runs[::-1] if reverse else runs)
+    assert engine.rows == engine.plain.limit == engine.contrast.limit == 1
+    assert {line.split(" of ")[0] for line in engine.needs} == {
+        "up to 1 rows in a batch, 10.0", "up to 1 rows in a batch, 31.0",
+    }  # fmt: skip
+    assert asked == [4 * 3 * len(CLIENTS) * 8 * task.layout.size] * 2, "what MOON's clients remember"
+    engine = make_engine(prepared, machine, runs, rows=1000)
+    assert engine.rows is None, "a limit that is none"
+    assert engine.plain.limit is None
 
 
 def test_how_many_rows_fit() -> None:

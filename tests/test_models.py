@@ -459,3 +459,41 @@ def test_patches_are_convolutions() -> None:
     theirs = vmap(grad(lambda state, x: loss(models[0], state, x)))(parameters, x)
     for name, found in ours.items():
         torch.testing.assert_close(found, theirs[name], rtol=1e-10, atol=1e-10, msg=name)
+
+
+class Collecting(nn.Module):
+    """Looks at what its layers give on the way, as own models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.ModuleList([nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2)])
+        self.last = nn.Conv2d(3, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = []
+        for layer in self.body:
+            x = layer(x)
+            seen.append(x.flatten(1).mean(1))
+        x = self.last(x)
+        return torch.cat([x.view(len(x), -1)[:, : self.last.out_channels], torch.stack(seen, 1)], 1)
+
+
+class Backwards(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in reversed(self):
+            x = layer(x)
+        return x
+
+
+def test_patches_leave_a_model_s_results_alone() -> None:
+    with rng.torch_scope("patches"):
+        pictures = torch.randn(2, 1, 8, 8)
+        hooked = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2))
+        models = [Collecting(), hooked, Backwards(nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(1, 3, 3))]
+    hooked[1].register_forward_hook(lambda _, __, y: y + 1)
+    for model in models:
+        patched = as_patches(deepcopy(model))
+        assert any(isinstance(part, PatchConv2d) for part in patched.modules())
+        torch.testing.assert_close(patched(pictures), model(pictures))
+    models[1][0].register_forward_hook(lambda _, __, y: y * 2)
+    assert not any(isinstance(part, PatchConv2d) for part in as_patches(deepcopy(models[1])).modules())

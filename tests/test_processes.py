@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,11 @@ def bits(out: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted((out / "models").iterdir())}
 
 
+def answer(forked: Forked) -> Any:
+    [(_, found)] = answers([forked])
+    return found
+
+
 def test_a_process_answers_and_ends() -> None:
     found = []
 
@@ -43,8 +49,8 @@ def test_a_process_answers_and_ends() -> None:
     forked = Forked(prepare)  # type: ignore[arg-type]
     for question in (1, 5):
         forked.ask(question)
-        answer, [pid] = forked.answer()
-        assert answer == question + 1
+        number, [pid] = answer(forked)
+        assert number == question + 1
         assert pid != os.getpid()
     assert not found, "what happens there does not happen here"
     forked.close()
@@ -62,10 +68,10 @@ def test_errors_travel() -> None:
     forked = Forked(lambda tell: fail)
     forked.ask("input")
     with pytest.raises(InputError, match=r"field is wrong, got 3. Mend it."):
-        forked.answer()
+        answer(forked)
     forked.ask("other")
     with pytest.raises(RuntimeError, match="Local: strange"):
-        forked.answer()
+        answer(forked)
     forked.close()
 
 
@@ -73,7 +79,7 @@ def test_a_process_that_dies_is_noticed() -> None:
     forked = Forked(lambda tell: lambda question: os.kill(os.getpid(), signal.SIGKILL))
     forked.ask(1)
     with pytest.raises(RuntimeError, match="a training process ended with code -9"):
-        forked.answer()
+        answer(forked)
     with pytest.raises(RuntimeError, match="a training process ended with code -9"):
         forked.ask(2)
 
@@ -114,7 +120,7 @@ def test_a_process_compiles_after_its_parent_has() -> None:
     forked.ask(numbers[1])
     try:
         assert forked._here.poll(120), "it waits for a thread that is not there"
-        assert forked.answer() == pytest.approx(numbers[1])
+        assert answer(forked) == pytest.approx(numbers[1])
     finally:
         forked.close()
 
@@ -175,16 +181,21 @@ def test_resume_keeps_the_number_of_processes(tmp_path: Path, monkeypatch: pytes
 def test_nobody_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a study fails here, its processes end, and the folder is free."""
     held: list[int] = []
+    made = Forked.__init__
 
-    def fail(self: Batch, *_: object) -> None:
-        held.extend(forked._process.pid or 0 for forked in self._forked)
+    def noted(self: Forked, prepare: Any) -> None:
+        made(self, prepare)
+        held.append(self._process.pid or 0)
+
+    def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Batch, "save", fail)
+    monkeypatch.setattr(Forked, "__init__", noted)
+    monkeypatch.setattr("fedskip.study.save_checkpoint", fail)
     broken = study(tmp_path / "out", engine="stacked", processes=2)
-    with pytest.raises((KeyboardInterrupt, RuntimeError)):
+    with pytest.raises(KeyboardInterrupt):
         broken.run()
-    time.sleep(0.2)
+    assert len(held) == 2
     for pid in held:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

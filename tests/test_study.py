@@ -426,6 +426,21 @@ class Stubborn(nn.Linear):
         return super().forward(x) * (2.0 if x.sum() > 0 else 1.0)
 
 
+class Forgetful(nn.Module):
+    """Assigns to its buffer, where BatchNorm writes in place: a stack would lose it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        output: Tensor = self.linear(x - self.mean)
+        return output
+
+
 NORMED = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 STACKED = {"methods": "fedavg", "engine": "stacked"}
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
@@ -445,6 +460,10 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "short": (
         STACKED | {"model": NORMED, "local": {"batch": 5, "last_batch": "keep"}},
         "cannot be 'stacked' for BatchNorm with short batches",
+    ),
+    "state": (
+        STACKED | {"model": Forgetful},
+        "cannot be 'stacked' for this model, got 'Forgetful'. 'mean' comes out differently than in the loop",
     ),
     "vmap": (
         STACKED | {"model": Stubborn(2, 2)},

@@ -7,7 +7,6 @@ are noisy, so the contestants take turns and each rate is the median over the tu
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import json
 import statistics
@@ -28,11 +27,12 @@ from fedskip import config
 from fedskip.cases import CASES
 from fedskip.engine import Engine, Loop, make_engine
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.engine.base import torch_threads
+from fedskip.engine.base import Task, current, torch_threads
 from fedskip.engine.stacked import Stacked
+from fedskip.engine.step import functional
 from fedskip.errors import InputError, unknown
 from fedskip.federation import Rounds, Run
-from fedskip.machine import Machine, arithmetic_of, versions
+from fedskip.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.models import build
 from fedskip.prepare import Prepared, prepare
 from fedskip.processes import Forked, Tell, answers
@@ -103,7 +103,7 @@ def _traced(engine: Engine) -> int:
 def setting_of(keys: dict[str, Any]) -> Prepared:
     """The only setting of a study."""
     spec = config.build(config.Tree(keys))
-    return prepare(spec.settings[0], torch.device(spec.device), arithmetic_of(spec))
+    return prepare(spec.settings[0], torch.device(resolve_device(spec.device)), arithmetic_of(spec))
 
 
 def with_keys(prepared: Prepared, keys: dict[str, Any]) -> Prepared:
@@ -189,7 +189,6 @@ def main(
     rows: int = 100,
     compile: bool = True,
     device: str = "cpu",
-    threads: int | None = None,
     precision: str | None = None,
     deterministic: bool = True,
     streams: int | None = None,
@@ -201,8 +200,9 @@ def main(
     case = CASES[name]
     if rows < case.cohort or rows % case.cohort:
         raise InputError("--rows", f"must be a multiple of {case.cohort}, one cohort for each seed", rows)
+    device = resolve_device(device)
     keys = case.study(
-        rows, device=device, compile=compile, threads=threads, streams=streams, precision=precision,
+        rows, device=device, compile=compile, streams=streams, precision=precision,
         deterministic=deterministic, processes=processes,
     )  # fmt: skip
     one_by_one = prepared = setting_of(keys)
@@ -241,23 +241,28 @@ def utilisation(prepared: Prepared, rate: float) -> dict[str, float]:
 
     Bytes are the fewest that a step must move: its weights and momentum read and written, its batch read.
     """
-    task = prepared.task
-    index = torch.arange(task.local.batch, device=prepared.device)
-    x, y = task.samples.take(index)
-    module = copy.deepcopy(task.module).train()
-    with FlopCounterMode(display=False) as counter:
-        task.loss(module(x), y).mean().backward()
-    moved = 4 * 4 * task.layout.size + x.numel() * x.element_size()
+    task, dtype = prepared.task, prepared.dtype
+    flop, batch_bytes = cost_of(task)
+    moved = 4 * dtype.itemsize * task.layout.size + batch_bytes
     half = task.arithmetic.precision == "bf16"
-    a = torch.randn(8192, 8192, device=prepared.device, dtype=torch.bfloat16 if half else torch.float32)
+    a = torch.randn(8192, 8192, device=prepared.device, dtype=torch.bfloat16 if half else dtype)
     b = torch.empty(2**28, device=prepared.device)
-    with Arithmetic(task.arithmetic.precision, deterministic=False).kernels():
+    with Arithmetic(task.arithmetic.precision, deterministic=False).kernels(), current(prepared.device):
         product, copied = _seconds(lambda: a @ a), _seconds(lambda: b.clone())
     return {
-        "flop_per_step": counter.get_total_flops(), "tflops": counter.get_total_flops() * rate / 1e12,
+        "flop_per_step": flop, "tflops": flop * rate / 1e12,
         "tflops_ceiling": 2 * 8192**3 / product / 1e12,
         "gb_per_s": moved * rate / 1e9, "gb_per_s_ceiling": 2 * b.numel() * 4 / copied / 1e9,
     }  # fmt: skip
+
+
+def cost_of(task: Task) -> tuple[int, int]:
+    """The floating-point operations of a step, and the bytes of its batch."""
+    x, y = task.samples.take(torch.arange(task.local.batch, device=task.device))
+    module = functional(task.module).train()  # of a fused LSTM torch counts nothing
+    with FlopCounterMode(display=False) as counter:
+        task.loss(module(x), y).mean().backward()
+    return counter.get_total_flops(), x.nbytes
 
 
 def _seconds(work: Callable[[], Any], times: int = 20) -> float:

@@ -73,6 +73,11 @@ class Clients:
         width = {"trainable": layout.trainable, "model": layout.size}
         self.memory = Memory({name: width[kind] for name, kind in method.remembers.items()}, like)
 
+    def most_bytes(self, visits: int) -> int:
+        """What memory may take up to so many visits: when it grows it has up to three times its rows."""
+        row = sum(rows.shape[1] * rows.element_size() for rows in self.memory.rows.values())
+        return 3 * row * min(visits, len(self.sizes))
+
     def begin(self, orders: Orders) -> Visits:
         """What the engine is to train."""
         routes = [

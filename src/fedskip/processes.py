@@ -49,11 +49,6 @@ class Forked:
         except ConnectionError:
             raise self._ended() from None
 
-    def answer(self) -> Any:
-        """The answer to the last question; an error over there is raised here."""
-        [(_, found)] = answers([self])
-        return found
-
     def _receive(self) -> _Told | _Answer:
         try:
             found: _Told | _Answer = pickle.loads(self._here.recv_bytes())
@@ -83,7 +78,10 @@ class _Answer:
 
 
 def answers(forked: Sequence[Forked], heard: Tell | None = None) -> Iterator[tuple[Forked, Any]]:
-    """What each of them answers to its last question, as it comes; `heard` gets what they tell until then."""
+    """What each of them answers to its last question, as it comes; an error over there is raised here.
+
+    `heard` gets what they tell until then.
+    """
     waiting = {each._here: each for each in forked}
     while waiting:
         for pipe in wait(list(waiting)):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fedskip.engine.base import Visits, per_sample
+from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.base import Task, Visits, per_sample
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.loop import Loop
 from fedskip.engine.stacked import Table
@@ -24,6 +26,7 @@ from fedskip.spec import StudySpec
 from fedskip.stack import on
 
 SAMPLES = 2  # enough for a BatchNorm
+ALIKE, NOISE = 0.05, 1e-3  # how far engines may be apart after a step: of a tensor's change, and of all
 
 
 def rehearse(prepared: Prepared, spec: StudySpec) -> None:
@@ -36,8 +39,12 @@ def rehearse(prepared: Prepared, spec: StudySpec) -> None:
             loop.visit(visits, 0)
         engine, streams = engine_of(spec, prepared)
         if engine == "stacked":
-            with _named("engine", "cannot be 'stacked' for this model, loss and metric", engine):
-                _stack(prepared, shown, streams)
+            with _named("engine", "cannot be 'stacked' for this model, loss and metric", _model(prepared)):
+                Evaluator(prepared.task, stacked=not streams)(shown[0].x[:1], _samples(prepared))
+                for visits in shown:
+                    _stack(prepared.task, visits, streams)
+            if not isinstance(prepared.setting.model, Mapping):  # ours are compared in tests
+                _compare(prepared, shown[0], streams)
 
 
 def _measure(prepared: Prepared) -> None:
@@ -47,7 +54,7 @@ def _measure(prepared: Prepared) -> None:
     inputs, targets = task.samples.take(on(prepared.device, _samples(prepared)))
     if task.test_transform is not None:
         inputs = task.test_transform(inputs)
-    model = setting.model.get("name") if isinstance(setting.model, dict) else type(module).__name__
+    model = _model(prepared)
     of = f"the samples of {data.name!r}, which have the shape {tuple(inputs.shape[1:])}"
     with _named("model", f"cannot take {of}", model), torch.no_grad():
         output = task.arithmetic.compute(module, inputs)
@@ -63,17 +70,39 @@ def _measure(prepared: Prepared) -> None:
         task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean().backward()
 
 
-def _stack(prepared: Prepared, shown: list[Visits], streams: int) -> None:
-    """The same for a stack of one model."""
-    task = prepared.task
-    for visits in shown:
-        table = Table([1], StackedStep(task, Uses.of(visits.terms), compile=False, streams=streams))
-        route = visits.routes[0]
-        index, eta = on(task.device, route.batches), on(task.device, route.eta[:, None], visits.x.dtype)
-        batch = task.samples.take(index.clamp(min=0))
-        with torch.no_grad():
-            table.step.step(table.rows_of(visits, [0]), *batch, index, eta, torch.zeros_like(index[:, 0]))
-    Evaluator(task, stacked=not streams)(shown[0].x[:1], _samples(prepared))
+def _stack(task: Task, visits: Visits, streams: int) -> Tensor:
+    """What the visit makes of the model, as a stack of one, (P,)."""
+    table = Table([1], StackedStep(task, Uses.of(visits.terms), compile=False, streams=streams))
+    route = visits.routes[0]
+    index, eta = on(task.device, route.batches), on(task.device, route.eta[:, None], visits.x.dtype)
+    batch = task.samples.take(index.clamp(min=0))
+    rows, count = table.rows_of(visits, [0]), torch.zeros_like(index[:, 0])
+    with torch.no_grad():
+        return table.step.step(rows, *batch, index, eta, count)[0][0]
+
+
+def _compare(prepared: Prepared, visits: Visits, streams: int) -> None:
+    """Refuse a module that the stacked engine would not train as the loop does.
+
+    One that assigns to its buffers, say: the loop sees them change, a stack does not.
+    """
+    task, x = prepared.task, visits.x[0]
+    if task.arithmetic.precision != "fp64":
+        task = replace(task, arithmetic=Arithmetic("fp32"))
+    with task.arithmetic.kernels():
+        alone, stacked = Loop(task).visit(visits, 0)[0] - x, _stack(task, visits, streams) - x
+    d = task.layout.trainable
+    for entry in task.layout.entries:
+        here, kin = slice(entry.start, entry.stop), slice(0, d) if entry.start < d else slice(d, None)
+        near = ALIKE * alone[here].norm() + NOISE * alone[kin].norm()
+        if (alone[here] - stacked[here]).norm() > near:
+            fix = f"{entry.name!r} comes out differently than in the loop: use engine=loop"
+            raise InputError("engine", "cannot be 'stacked' for this model", _model(prepared), fix)
+
+
+def _model(prepared: Prepared) -> str:
+    model = prepared.setting.model
+    return model["name"] if isinstance(model, Mapping) else type(prepared.task.module).__name__
 
 
 def _samples(prepared: Prepared) -> np.ndarray:

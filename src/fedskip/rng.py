@@ -63,10 +63,14 @@ def visit_key(seed: int, round: int, client: int) -> int:
 
 
 @contextlib.contextmanager
-def torch_scope(*parts: int | str) -> Iterator[None]:
-    """Inside, torch's CPU generator starts from the key; outside, it is as it was before."""
-    with torch.random.fork_rng(devices=[]):
+def torch_scope(*parts: int | str, device: torch.device | None = None) -> Iterator[None]:
+    """Inside, torch's CPU generator, and that of a GPU, start from the key; outside, they are as before."""
+    gpu = device if device is not None and device.type == "cuda" else None
+    with torch.random.fork_rng(devices=[] if gpu is None else [gpu]):
         torch.default_generator.manual_seed(key(*parts))
+        if gpu is not None:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(key(*parts))
         yield
 
 

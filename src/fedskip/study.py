@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import os
 import signal
@@ -38,6 +39,7 @@ from fedskip.schedule import Decay
 from fedskip.spec import StudySpec
 
 CHECKPOINTS = 20  # in a study, unless `checkpoint_every` says otherwise
+NO_LIMIT = 1 << 62  # rows
 
 
 class Interrupted(Exception):
@@ -154,6 +156,8 @@ class Study:
                 summary += self._summary(batch, history)
                 write_models(batch, self.out / "models")
                 clients += client_rows(batch)
+                del batch, prepared
+                _free()  # the next setting looks how much memory there is
         if clients:
             write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
         results = Results(self.out, history.table, Table(SUMMARY, summary))
@@ -175,14 +179,11 @@ class Study:
         """The runs of a setting, where they were left."""
         setting = prepared.setting
         known = record.setdefault("settings", {})
-        before = known.get(setting.name, {}).get("machine", {})
-        spec = dataclasses.replace(  # what was found to suit the machine stays
-            self.spec, rows=self.spec.rows or before.get("rows"),
-            processes=self.spec.processes or before.get("processes"),
-        )  # fmt: skip
-        machine = Machine.of(spec, prepared)
-
-        batch = Batch(prepared, machine, history.append, progress.recorded, spec.rows)
+        before = known.get(setting.name, {}).get("machine", {})  # what was found to suit the machine stays
+        processes = self.spec.processes or before.get("processes")
+        machine = Machine.of(dataclasses.replace(self.spec, processes=processes), prepared)
+        rows = self.spec.rows or before.get("rows") or (NO_LIMIT if before else None)
+        batch = Batch(prepared, machine, history.append, progress.recorded, rows)
         facts = describe(batch)
         if setting.name in known and not anyway:
             noted = {"versions": record["versions"], **known[setting.name]}
@@ -258,6 +259,12 @@ class Study:
                 )
             settings.append(dataclasses.replace(setting, rounds=rounds))
         self.spec = dataclasses.replace(self.spec, settings=tuple(settings))
+
+
+def _free() -> None:
+    gc.collect()  # engines and their graphs hold each other
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def next_folder(name: str) -> Path:

@@ -30,7 +30,8 @@ PLANNED = 16  # rounds of each run that the table sizes are planned from
 def make_engine(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows: int | None = None) -> Engine:
     """The machine's engine for these runs, before their first round.
 
-    `rows`: how many may be in a batch; None: as many as fit a GPU, and all on a CPU.
+    `rows`: how many may be in a batch; None: as many as fit a GPU, and all on a CPU. Where all fit, there is
+    no limit.
     """
     task = prepared.task
     if machine.engine == "loop":
@@ -58,16 +59,16 @@ def make_engine(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows:
         sizes = {False: SIZES - CONTRAST_SIZES, True: CONTRAST_SIZES}
     busy = {contrast: busy_rows(planned[contrast]) for contrast in visits}
     tables = {contrast: engine.contrast if contrast else engine.plain for contrast in visits}
+    most = {contrast: max(busy[contrast]) for contrast in visits}
     if task.device.type == "cuda":
-        for contrast, first in visits.items():
-            memory = measure(tables[contrast], first, SHARE / len(visits))
-            fits, most = memory.rows, max(busy[contrast])
-            rows = rows or (fits if fits < most else None)
-            engine.needs.append(memory.line(min(most, rows or most)))
-    engine.rows = rows
+        remembered = sum(run.clients.most_bytes(prepared.setting.rounds * run.server.slots) for run in runs)
+        memory = {c: measure(tables[c], visits[c], remembered, SHARE / len(visits)) for c in visits}
+        rows = rows or min(found.rows for found in memory.values())
+        engine.needs = [found.line(min(most[c], rows)) for c, found in memory.items()]
+    engine.rows = rows if rows is not None and rows < max(most.values()) else None
     for contrast, table in tables.items():
-        table.limit = rows
-        table.sizes = table_sizes(limited(busy[contrast], rows), limit=sizes[contrast])
+        table.limit = engine.rows
+        table.sizes = table_sizes(limited(busy[contrast], engine.rows), limit=sizes[contrast])
     return engine
 
 

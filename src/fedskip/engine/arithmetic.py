@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+# cuBLAS repeats its bits only with this, and reads it once, when it is first used
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 Output = TypeVar("Output", Tensor, tuple[Tensor, Tensor])
 
 
@@ -38,7 +41,7 @@ class Arithmetic:
             return
         before = _flags()
         tf32 = self.precision == "tf32"
-        _set_flags(tf32, tf32, self.deterministic, False, self.deterministic, False)
+        _set_flags(tf32, tf32, self.deterministic, False, self.deterministic, False, False)
         try:
             yield
         finally:
@@ -61,20 +64,25 @@ def _flags() -> tuple[bool, ...]:
         torch.backends.cudnn.deterministic,
         torch.backends.cudnn.benchmark,
         torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
     )
 
 
 def _set_flags(
-    matmul_tf32: bool, cudnn_tf32: bool, cudnn: bool, benchmark: bool, algorithms: bool, fill: bool
+    matmul_tf32: bool,
+    cudnn_tf32: bool,
+    cudnn: bool,
+    benchmark: bool,
+    algorithms: bool,
+    warn_only: bool,
+    fill: bool,
 ) -> None:
     torch.backends.cuda.matmul.allow_tf32 = matmul_tf32
     torch.backends.cudnn.allow_tf32 = cudnn_tf32
     torch.backends.cudnn.deterministic = cudnn
     torch.backends.cudnn.benchmark = benchmark
-    if algorithms:  # cuBLAS reads it when it is first used
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(algorithms)
+    torch.use_deterministic_algorithms(algorithms, warn_only=warn_only)
     torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
 

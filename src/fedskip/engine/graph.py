@@ -7,6 +7,7 @@ many replays, and the host waits for nothing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 Rows = dict[str, Tensor]  # one row per seat: y, v, loss, active, word and the terms
+STATE = ("y", "v", "loss")  # what a step changes
 ALIGNED = 16  # bytes that cuDNN and compiled kernels read at a time
 Step = Callable[[Rows, Tensor, Tensor, Tensor], object]
 
@@ -72,8 +74,9 @@ class Graphs:
         return found
 
     def _record(self, n: int) -> None:
-        kept = {name: t.clone() for name, t in self._first(n).items()}
-        side = torch.cuda.Stream()
+        here = self._first(n)
+        kept = {name: here[name].clone() for name in STATE}
+        side = _side(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # compiles, loads kernels and makes cuBLAS's workspaces
             for _ in range(2):
@@ -82,18 +85,24 @@ class Graphs:
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pool, stream=side):
             self._once(n)
         self.pool = self.pool or graph.pool()
         self.graphs[n] = graph
-        for name, t in self._first(n).items():
-            t.copy_(kept[name])
+        for name, t in kept.items():
+            here[name].copy_(t)
 
     def _once(self, n: int) -> None:
         rows = self._first(n)
         index, eta, count = (part.index_select(0, self.at)[0] for part in self._block(n))
         self.step(rows, index, eta, count)
         self.at += 1
+
+
+@functools.cache
+def _side(device: int) -> torch.cuda.Stream:
+    """The one stream on which graphs are recorded: torch keeps 64 MiB for cuBLAS with every stream."""
+    return torch.cuda.Stream(device)
 
 
 def spaced(tensor: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from fedskip.engine.base import (
     spread,
 )
 from fedskip.methods.base import Contrast, Terms
-from fedskip.models.dropout import words
+from fedskip.models.dropout import Dropout, words
 from fedskip.rng import fold, mix, torch_scope
 
 
@@ -42,7 +42,8 @@ class Loop:
         self._own = threading.local()
 
     def run(self, work: Work) -> None:
-        with spread(self.workers) as each:
+        # torch's choice of kernels is the process's, not a thread's: made before they start
+        with self.task.arithmetic.kernels(), spread(self.workers) as each:
             while ready := work.ready():
                 jobs = [(visits, k) for visits in ready for k in range(len(visits.routes))]
                 trained = iter(list(each(lambda job: self.visit(*job), jobs)))
@@ -55,8 +56,8 @@ class Loop:
         if not hasattr(self._own, "trainer"):  # each worker has its own modules
             self._own.trainer = Trainer(self.task)
         route = visits.routes[k]
-        scope = torch_scope(route.key, "module") if self.draws else nullcontext()
-        with scope, self.task.arithmetic.kernels():
+        scope = torch_scope(route.key, "module", device=self.task.device) if self.draws else nullcontext()
+        with scope:
             y, loss = self._own.trainer.visit(visits.x[k], row(visits.terms, k), route)
         return y, loss
 
@@ -69,12 +70,20 @@ class Trainer:
         self.module = copy.deepcopy(task.module).train()
         self.parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.words = [self.module.get_buffer(name) for name in words(self.module)]
+        # counters, say: not of the model that travels, so they begin every visit as they were made
+        self.counters = [
+            (part, name, buffer.clone())
+            for part in self.module.modules() if not isinstance(part, Dropout)
+            for name, buffer in part.named_buffers(recurse=False) if not buffer.is_floating_point()
+        ]  # fmt: skip
         self.received = self.previous = self.module  # MOON's frozen models, made when first needed
 
     def visit(self, x: Tensor, terms: Terms, route: Route) -> tuple[Tensor, Tensor]:
         """Train from x: gives y (P,) and the sum of the batch losses."""
         layout, local = self.task.layout, self.task.local
         layout.load(self.module, x)
+        for part, name, made in self.counters:
+            setattr(part, name, made.clone())
         if terms.contrast is not None:
             self._freeze(x, terms.contrast)
         optimiser = torch.optim.SGD(
@@ -111,7 +120,8 @@ class Trainer:
         """The mean loss of a batch, and what is differentiated: that plus the method's own part."""
         compute = self.task.arithmetic.compute
         if terms.objective is not None:
-            objective = terms.objective(self.module, inputs, targets, self.task.loss)
+            own = terms.objective
+            objective = compute(lambda x: own(self.module, x, targets, self.task.loss), inputs)
             return objective, objective
         if terms.contrast is None:
             output = compute(self.module, inputs)

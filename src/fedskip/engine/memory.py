@@ -11,6 +11,7 @@ from fedskip.engine.stacked import Table
 from fedskip.stack import on
 
 SHARE = 0.8  # of the free memory, for rows; evaluation and merges need some, too
+COPIES = 3  # of a row at the most: as laid out, where graphs read it, and while seats or graphs change
 GIB = 1 << 30
 
 
@@ -18,7 +19,7 @@ GIB = 1 << 30
 class Memory:
     """What rows take, in bytes."""
 
-    row: int  # that each row keeps: weights, momentum, terms
+    row: int  # that each row keeps: weights, momentum and terms, a few times, and the model as received
     step: int  # that a step of one row needs while it is computed
     free: int  # on the GPU
     streams: int = 0  # steps of one row that are computed at a time; 0: all
@@ -46,8 +47,11 @@ class Memory:
         return f"up to {rows:,} rows in a batch, {need:.1f} of {have:.1f} GiB of GPU memory"
 
 
-def measure(table: Table, visits: Visits, share: float = SHARE) -> Memory:
-    """The memory of the rows of a table, from the first step of a visit."""
+def measure(table: Table, visits: Visits, remembered: int = 0, share: float = SHARE) -> Memory:
+    """The memory of the rows of a table, from the first step of a visit.
+
+    `remembered`: bytes that will go to what clients remember.
+    """
     step, route = table.step, visits.routes[0]
     rows = table.rows_of(visits, [0])
     device = rows["y"].device
@@ -61,5 +65,6 @@ def measure(table: Table, visits: Visits, share: float = SHARE) -> Memory:
         )
     peak = torch.cuda.max_memory_allocated(device) - before
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    free = torch.cuda.mem_get_info(device)[0] + unused
-    return Memory(sum(t.nbytes for t in rows.values()), peak, free, len(step.streams), share)
+    free = max(0, torch.cuda.mem_get_info(device)[0] + unused - remembered)
+    row = COPIES * sum(t.nbytes for t in rows.values()) + rows["y"].nbytes
+    return Memory(row, peak, free, len(step.streams), share)

@@ -17,13 +17,13 @@ from itertools import groupby
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedskip.engine.base import Task, Trained, Visits, Work, current, draws, torch_threads
 from fedskip.engine.graph import Rows
 from fedskip.engine.step import BLOCK, StackedStep, Uses
 from fedskip.errors import InputError
 from fedskip.models import stacking_obstacles
+from fedskip.models.batchnorm import batch_statistics
 from fedskip.rng import fold
 from fedskip.stack import on
 
@@ -38,7 +38,7 @@ def refusal(task: Task, streams: int = 0) -> InputError | None:
         obstacle = "it draws from torch's global generator; use engine=loop"
     if obstacle:
         return InputError("engine", "cannot be 'stacked' for this model", model, obstacle)
-    if not any(isinstance(part, _BatchNorm) for part in task.module.modules()):
+    if not batch_statistics(task.module):
         return None
     if task.arithmetic.precision == "bf16" and not streams:
         fix = "set streams=4, or precision=tf32"

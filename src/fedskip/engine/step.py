@@ -24,18 +24,17 @@ from torch._subclasses import FakeTensorMode
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from fedskip.engine.base import Task, contrast_loss, features_of, per_sample
-from fedskip.engine.graph import Graphs, Rows
+from fedskip.engine.graph import STATE, Graphs, Rows
 from fedskip.methods.base import Terms
+from fedskip.models.batchnorm import batch_statistics
 from fedskip.models.dropout import words
 from fedskip.models.patches import as_patches
 from fedskip.rng import mix
 
 BLOCK = 256  # steps whose indices are sent to the device together
-STATE = ("y", "v", "loss")  # what a step changes
 Compute = Callable[..., tuple[Tensor, ...]]
 
 
@@ -186,7 +185,7 @@ class StackedStep:
         ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             # BatchNorm writes its statistics in place; into a view of many rows it would write to nowhere
             buffers = {name: view.clone() for name, view in layout.views(rest, start=d).items()}
-            state = {**trainable, **buffers, **dict.fromkeys(self.words, word)}
+            state = {**self.laid_out(trainable), **buffers, **dict.fromkeys(self.words, word)}
             if contrast:
                 output, z = self.compute(_WithFeatures(self.model), under("inner", state), x)
             else:
@@ -206,7 +205,7 @@ class StackedStep:
         """z of frozen models (n, P) in eval mode, (n, B, d)."""
 
         def z(model: Tensor, x: Tensor) -> Tensor:
-            state = under("inner", self.task.layout.views(model))
+            state = under("inner", self.laid_out(self.task.layout.views(model)))
             represented: Tensor = self.compute(_WithFeatures(self.frozen), state, x)[1]
             return represented
 
@@ -221,9 +220,12 @@ class StackedStep:
 
     def compute(self, module: nn.Module, state: dict[str, Tensor], x: Tensor) -> Any:
         """What a module of this state gives for x, in the precision of the task."""
-        if self.streams:
-            state, x = tree_map(self.channels_last, (state, x))
+        x = self.channels_last(x) if self.streams else x
         return self.task.arithmetic.compute(lambda x: functional_call(module, state, (x,)), x)
+
+    def laid_out(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights as their kernels like them best."""
+        return {name: self.channels_last(w) for name, w in weights.items()} if self.streams else weights
 
     def channels_last(self, tensor: Tensor) -> Tensor:
         """The layout in which convolutions of one model are fastest."""
@@ -266,7 +268,7 @@ def functional(template: nn.Module, patches: bool = False, kernels: bool = False
     unrolled = getattr(module, "stackable", None)
     if callable(unrolled):
         module = unrolled()
-    normed = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    normed = batch_statistics(module)
     for part in normed:
         part.num_batches_tracked = None
     return as_patches(module, kernels) if patches and not normed else module

@@ -16,14 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedskip.models.batchnorm import batch_statistics
+
 log = logging.getLogger(__name__)
 
 WIDEST = 16  # channels up to which `kernels.py` was measured, and is faster
 ALIGNED = 4  # numbers: tensor cores want rows of whole 16 bytes
 
 
-class PatchConv2d(nn.Module):
-    """An `nn.Conv2d` without stride, padding or groups, on the same parameters under the same names.
+class PatchConv2d(nn.Conv2d):
+    """An `nn.Conv2d` without stride, padding or groups, with all that it has.
 
     With `pool` it does the work of the ReLU and the 2 × 2 max pool after it, too: the four patches of a
     pooled pixel lie together, so that the maximum is taken where the products are.
@@ -31,8 +33,9 @@ class PatchConv2d(nn.Module):
 
     def __init__(self, conv: nn.Conv2d, pool: bool = False, kernels: bool = False) -> None:
         """`kernels`: those of `kernels.py` are there, and do it where they can."""
-        super().__init__()
-        self.weight, self.bias, self.kernel, self.pool = conv.weight, conv.bias, conv.kernel_size, pool
+        nn.Module.__init__(self)
+        self.__dict__.update(conv.__dict__)
+        self.pool = pool
         self.kernels = kernels and pool and conv.bias is not None and max(conv.weight.shape[:2]) <= WIDEST
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,18 +48,20 @@ class PatchConv2d(nn.Module):
         device, dtype = x.device.type, x.dtype
         if torch.is_autocast_enabled(device):  # which reaches neither of the two functions below
             dtype = torch.get_autocast_dtype(device)
-        patches = Patches.apply(x.to(dtype), *self.kernel, self.pool)  # (B, H', W', 4, K), or 1 for 4
+        patches = Patches.apply(x.to(dtype), *self.kernel_size, self.pool)  # (B, H', W', 4, K), or 1 for 4
         weight = self.weight.flatten(1).to(dtype)  # (O, C k l)
         outputs = len(weight)
         weight = F.pad(weight, (0, patches.shape[-1] - weight.shape[1], 0, -outputs % (2 * ALIGNED)))
         y = Product.apply(patches.flatten(1, 3), weight)[..., :outputs]
         y = pooled(y.unflatten(1, patches.shape[1:4]))  # (B, H', W', 4, O) → (B, H', W', O)
         y = y if self.bias is None else y + self.bias
-        return (F.relu(y) if self.pool else y).permute(0, 3, 1, 2)
+        return (F.relu(y) if self.pool else y).permute(0, 3, 1, 2).contiguous()  # as from a convolution
 
 
 def kernels_wanted(module: nn.Module) -> bool:
     """Whether there is a convolution that `kernels.py` would compute."""
+    if batch_statistics(module):  # which products of patches do not go with
+        return False
     parts = as_patches(copy.deepcopy(module), kernels=True).modules()
     return any(isinstance(part, PatchConv2d) and part.kernels for part in parts)
 
@@ -86,10 +91,12 @@ def pooled(y: Tensor) -> Tensor:
 def as_patches(module: nn.Module, kernels: bool = False) -> nn.Module:
     """The module with its convolutions as `PatchConv2d`, where they can be; changed in place."""
     children = list(module.named_children())
+    in_a_row = type(module).forward is nn.Sequential.forward
     for i, (name, child) in enumerate(children):
         if type(child) is nn.Conv2d and _plain(child):
-            after = [part for _, part in children[i + 1 : i + 3]] if isinstance(module, nn.Sequential) else []
+            after = [part for _, part in children[i + 1 : i + 3]] if in_a_row else []
             pool = len(after) == 2 and type(after[0]) is nn.ReLU and _halves(after[1])
+            pool = pool and not any(_hooked(part) for part in after)
             setattr(module, name, PatchConv2d(child, pool, kernels))
             if pool:
                 for done, _ in children[i + 1 : i + 3]:
@@ -99,8 +106,13 @@ def as_patches(module: nn.Module, kernels: bool = False) -> nn.Module:
     return module
 
 
+def _hooked(part: nn.Module) -> bool:
+    return any(hooks for name, hooks in vars(part).items() if name.endswith("_hooks"))
+
+
 def _plain(conv: nn.Conv2d) -> bool:
-    return (conv.stride, conv.padding, conv.dilation, conv.groups) == ((1, 1), (0, 0), (1, 1), 1)
+    shape = conv.stride, conv.padding, conv.dilation, conv.groups
+    return shape == ((1, 1), (0, 0), (1, 1), 1) and not _hooked(conv)
 
 
 def _halves(pool: nn.Module) -> bool:
