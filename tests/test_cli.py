@@ -17,6 +17,7 @@ import fedskip
 from fedskip import config
 from fedskip.cli import app, chosen, overridden
 from fedskip.config import Tree
+from fedskip.processes import ProcessEnded
 from fedskip.weights import write_weights
 
 FEDSKIP = str(Path(sys.executable).with_name("fedskip"))
@@ -273,3 +274,14 @@ def test_export_adds_the_counters_of_batchnorm(tmp_path):
 def test_the_installed_command():
     result = subprocess.run([FEDSKIP, "--version"], capture_output=True, text=True, check=True)
     assert result.stdout == f"fedskip {fedskip.__version__}\n"
+
+
+def test_a_lost_process_is_one_line_and_how_to_go_on(tmp_path, monkeypatch):
+    def lost(*_, **__):
+        raise ProcessEnded("a training process ended with code -9")
+
+    monkeypatch.setattr("fedskip.study.Study._train", lost)
+    code, _, said = call("run", "--methods", "fedavg", *SMALL, "--out", "lost")
+    assert code == 1
+    assert said.splitlines()[-1].startswith("error: a training process ended with code -9")
+    assert "fedskip resume lost" in said

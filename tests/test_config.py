@@ -168,6 +168,7 @@ def test_a_setting_is_named_after_its_data() -> None:
         ({"rounds": 0}, "rounds must be >= 1"),
         ({"rounds": "many"}, "rounds must be a whole number, got 'many'"),
         ({"seeds": 0}, "seeds must be how many seeds or a list of different ones"),
+        ({"seeds": 10**22}, "seeds must be 10,000 or fewer, got 10000000000000000000000"),
         ({"seeds": []}, "seeds must be how many seeds"),
         ({"seeds": [1, 1]}, "seeds must be how many seeds"),
         ({"seeds": [-1]}, "seeds must be how many seeds"),
@@ -398,6 +399,9 @@ def test_another_kind_drops_the_options_of_the_old_one(tmp_path: Path) -> None:
 
 
 def test_a_bare_name_takes_options() -> None:
+    numbers = ["partition=dirichlet", "partition.beta=1e-1"]  # as people write them
+    [setting] = build(apply(Tree({"data": "synthetic"}), numbers)).settings
+    assert setting.partition == {"kind": "dirichlet", "beta": 0.1}
     [setting] = build(apply(Tree({"data": "synthetic"}), ["data.min_train=8"])).settings
     assert setting.data == {"name": "synthetic", "min_train": 8}
 

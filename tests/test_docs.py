@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ def test_code_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(fedskip, "Study", Short)
-    importlib.import_module(name)
+    runpy.run_path(f"{name}.py", run_name="__main__")
     assert ran
     assert all(row["rounds"] == 5 and not row["diverged"] for row in ran[0].summary)
 

@@ -209,3 +209,8 @@ def test_golden_counts():
     line = "".join(shakespeare.VOCABULARY[i] for i in x[0].tolist())
     assert line.startswith("In delivering my son from me, I bury a second husband.")
     assert len(load("shakespeare", train_fraction=0.8).owner_names) == 799
+
+
+def test_another_text_is_refused():
+    with pytest.raises(InputError, match=r"is another text: no play begins in it.*number 100"):
+        list(shakespeare.plays("Call me Ishmael.\n" * 100))

@@ -419,6 +419,16 @@ class Halved(FedAvg):
         return Terms(objective=lambda module, x, y, loss: loss(module(x), y).mean() / 2)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Careless(FedAvg):
+    """A merge that gives the model alone."""
+
+    title: ClassVar[str] = "Careless"
+
+    def merge(self, server: State, x: Tensor, w: Tensor, p: Tensor, a: Tensor) -> Any:
+        return p @ w
+
+
 class Stubborn(nn.Linear):
     """Cannot be stacked: it looks at its numbers."""
 
@@ -456,6 +466,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "loss": ({"loss": torch.nn.functional.cross_entropy}, "loss must give one number per sample"),
     "metric": ({"metric": lambda output, target: output.mean()}, "metric must give one number per sample"),
     "target": ({"loss": "binary_cross_entropy"}, r"loss cannot compare the \(2, 2\) of the model and \(2,\)"),
+    "merge": ({"methods": [Careless()]}, "methods holds Careless, whose merge gives no Merged"),
     "method": (STACKED | {"methods": [Halved()]}, "cannot be 'stacked' for a method with its own objective"),
     "short": (
         STACKED | {"model": NORMED, "local": {"batch": 5, "last_batch": "keep"}},
@@ -494,3 +505,87 @@ def test_auto_takes_the_loop_for_an_objective_of_its_own(tmp_path: Path) -> None
         out = tmp_path / engine
         study(out, partition=None, methods=methods, rounds=1, **keys).run()
         assert read_record(out / "study.yaml")["settings"]["synthetic"]["machine"]["engine"] == engine
+
+
+# --- a folder holds one study, on one set of data --------------------------------------------------------
+
+
+def test_resume_refuses_an_edited_study(tmp_path: Path) -> None:
+    study(tmp_path / "s", rounds=2).run()
+    file = tmp_path / "s" / "study.yaml"
+    file.write_text(file.read_text().replace("batch: 4", "batch: 3"))
+    changed = {"rounds": 2, "local": {"batch": 3, "epochs": 1}}
+    with pytest.raises(InputError, match=r"study.yaml was changed after the study began"):
+        study(tmp_path / "s", **changed).resume(rounds=4)
+    assert study(tmp_path / "s", **changed).resume(rounds=4, anyway=True).summary
+
+
+def test_resume_refuses_other_data_and_another_model(tmp_path: Path) -> None:
+    study(tmp_path / "s", rounds=2).run()
+    other = toy(seed=1)
+    with pytest.raises(InputError, match=r"would not repeat the same numbers: data.x was"):
+        study(tmp_path / "s", rounds=2, data=other).resume(rounds=4)
+    fewer = toy(clients=4)
+    with pytest.raises(InputError, match=r"data does not hold the samples of .*partition-toy-0"):
+        study(tmp_path / "s", rounds=2, data=fewer).resume(rounds=4)
+
+    class Net(nn.Module):  # another one of the same name
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(2, 2)
+
+        def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            z = self.one(x)
+            return z, z
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.features(x)[0]
+
+    Net.__qualname__ = "Net"
+    with pytest.raises(InputError, match="parameters was 22 and is 6"):
+        study(tmp_path / "s", rounds=2, model=Net).resume(rounds=4)
+
+
+def test_a_longer_study_is_not_finished_before_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study(tmp_path / "s", rounds=2).run()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedskip.study.write_models", killed)
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "s", rounds=2).resume(rounds=4)
+    monkeypatch.undo()
+    begun = study(tmp_path / "s", rounds=4)
+    assert not begun.is_finished()
+    assert {row["rounds"] for row in begun.resume().summary} == {4}
+
+
+def test_a_partition_file_never_deals_test_samples(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 2)).astype(np.float32), np.arange(90) % 2
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    keys: dict[str, Any] = {"data": str(tmp_path / "own.npz"), "model": Net, "clients": 5, "rounds": 1}
+    study(tmp_path / "one", **keys, partition="iid", seeds=1).run()
+    file = str(tmp_path / "one" / "partition-own-0.npz")
+    with pytest.raises(InputError, match=r"partition.file deals \d+ samples that are for testing at seed 1"):
+        study(tmp_path / "two", **keys, partition={"file": file}, seeds=2).run()
+    study(tmp_path / "three", **keys, partition={"file": file}, seeds=2, partition_seed=0).run()
+
+
+def test_an_empty_test_set_is_no_divergence(tmp_path: Path) -> None:
+    full = toy()
+    everyone = np.arange(len(full.samples))
+    empty = Dataset("toy", full.samples, lambda seed: (everyone, everyone[:0]), 2, full.owner)
+    with pytest.raises(InputError, match="data has no test samples for the clients that take part"):
+        study(tmp_path / "s", data=empty).run()
+
+
+def test_numbers_are_no_classes(tmp_path: Path) -> None:
+    full = toy()
+    samples = Arrays(full.samples.x, full.samples.y + 0.5)  # type: ignore[attr-defined]
+    numbers = Dataset("toy", samples, full.split, owner=full.owner)
+    with pytest.raises(InputError, match="loss cannot be cross_entropy: 'toy' has no classes"):
+        study(tmp_path / "s", data=numbers).run()

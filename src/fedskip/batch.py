@@ -26,6 +26,14 @@ from fedskip.processes import Forked, Tell, answers
 PENDING_BYTES = 1 << 30  # models that wait to be evaluated
 
 
+def in_a_file(label: str) -> str:
+    """
+    >>> in_a_file("Mine(a=1, b='x/y')")
+    "Mine(a=1,b='x_y')"
+    """
+    return label.replace(" ", "").replace("/", "_").replace("\\", "_")
+
+
 @dataclass
 class Batch:
     """A `Work` for the engine, made of all methods and seeds of a setting."""
@@ -45,7 +53,7 @@ class Batch:
         self.name, self.rounds = setting.name, setting.rounds
         self.entries = [
             Entry(
-                f"{self.name}.{method.label.replace(' ', '')}.s{seed}",
+                f"{self.name}.{in_a_file(method.label)}.s{seed}",
                 method,
                 seed,
                 self.prepared.run(method, seed),

@@ -27,6 +27,7 @@ from fedskip.errors import InputError
 from fedskip.files import write_bytes
 from fedskip.methods import registry
 from fedskip.models import MODELS
+from fedskip.processes import ProcessEnded
 from fedskip.report.live import Live
 from fedskip.report.table import closing
 from fedskip.study import Interrupted, Results, Study
@@ -169,6 +170,10 @@ def resumable(out: Path) -> Iterator[None]:
             message = f"Stopped at once; the last checkpoint is kept. Go on with: fedskip resume {out}"
         typer.secho(message, fg="yellow", err=True)
         raise typer.Exit(130) from None
+    except ProcessEnded as error:
+        message = f"error: {error}; was there enough memory? Go on with: fedskip resume {out}"
+        typer.secho(message, fg="red", err=True)
+        raise typer.Exit(1) from None
 
 
 def _console() -> Console:

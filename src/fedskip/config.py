@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from typing import Any
 import yaml
 
 from fedskip.errors import InputError
-from fedskip.fields import expand, graft, overlay, unknown_key
+from fedskip.fields import TAGS, expand, graft, overlay, unknown_key
 from fedskip.methods import Method, parse_many, text
-from fedskip.spec import PYTHON, TAGS, Local, Setting, StudySpec
+from fedskip.spec import PYTHON, Local, Setting, StudySpec
 
 __all__ = [
     "RECORD",
@@ -40,6 +41,15 @@ RECORD = "record"  # what a study notes about its machine; not part of what it i
 _SETTING = [f.name for f in dataclasses.fields(Setting)]
 _STUDY = [f.name for f in dataclasses.fields(StudySpec) if f.name != "settings"]
 _TOP = [*_STUDY, *(name for name in _SETTING if name != "name"), "settings", RECORD]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 wants a dot in a number; people write 1e-3."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,7 @@ def load_yaml(path: str | os.PathLike[str]) -> Tree:
     """The tree of a study file. Only plain data are read: nothing in the file is ever run."""
     path = Path(path)
     try:
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        loader = _Loader(path.read_text(encoding="utf-8"))
         root = loader.get_single_node()
         places = {"": path.name}
         values = _read(loader, root, path.name, "", places)
@@ -153,7 +163,7 @@ def apply(tree: Tree, assignments: Iterable[str]) -> Tree:
         if not equals or not key:
             raise InputError("--set", "must be key=value", assignment, "write --set local.lr=0.1")
         try:
-            value = yaml.safe_load(written)
+            value = yaml.load(written, _Loader)
         except (yaml.YAMLError, ValueError):
             raise InputError(key, "is not valid YAML", written, where=place) from None
         places[key] = place

@@ -13,6 +13,8 @@ from fedskip.errors import InputError, unknown
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
 
+TAGS = {"data": "name", "partition": "kind", "model": "name"}  # the key that says which one
+
 
 def fit(field: str, value: Any, hint: Any) -> Any:
     """`value` as the declared type, or an error that names the field.
@@ -76,11 +78,17 @@ def expand(flat: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 
 def graft(tree: dict[str, Any], key: str, value: Any, at: str = "") -> None:
-    """Put `value` under a dotted key of a nested dict; a key that is taken is refused."""
+    """Put `value` under a dotted key of a nested dict; a key that is taken is refused.
+
+    >>> expand({"partition": "dirichlet", "partition.beta": 0.3})  # a bare text is a name
+    {'partition': {'kind': 'dirichlet', 'beta': 0.3}}
+    """
     head, dot, rest = str(key).partition(".")  # in a file, too, a key is text
     if dot:
         value = {rest: value}
     path = f"{at}{head}"
+    if head in TAGS and head in tree:
+        tree[head], value = _tagged(head, tree[head]), _tagged(head, value)
     if head not in tree:
         tree[head] = expand(value, f"{path}.") if isinstance(value, Mapping) else value
     elif isinstance(tree[head], dict) and isinstance(value, Mapping):
@@ -88,6 +96,10 @@ def graft(tree: dict[str, Any], key: str, value: Any, at: str = "") -> None:
             graft(tree[head], inner, leaf, f"{path}.")
     else:
         raise InputError(path, "is written twice", fix="keep one of the two")
+
+
+def _tagged(field: str, value: Any) -> Any:
+    return {TAGS[field]: value} if isinstance(value, str) else value
 
 
 def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Table(Sequence[Row]):
 
     @classmethod
     def read(cls, path: Path) -> Table:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             rows = [{k: v if k in _WORDS else _number(v) for k, v in row.items()} for row in reader]
             return cls(reader.fieldnames or (), rows)
@@ -94,7 +94,7 @@ class HistoryFile:
         self.path = path
         self.table = Table(HISTORY)
         if path.exists():
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
             if not text.endswith("\n"):  # a kill has cut the last line short
                 write_text(path, text[: text.rfind("\n") + 1])
             self.table = Table.read(path)
@@ -103,13 +103,13 @@ class HistoryFile:
         rows = list(rows)
         if not self.path.exists():
             write_text(self.path, Table(HISTORY).csv())
-        with self.path.open("a", newline="") as file:
+        with self.path.open("a", newline="", encoding="utf-8") as file:
             file.write(Table(HISTORY, rows).csv().split("\n", 1)[1])
         self.table.rows += rows
 
     def sync(self) -> None:
         """Make sure that the disk has it all, so that no checkpoint is ever ahead of its history."""
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             os.fsync(file.fileno())
 
     def cut(self, setting: str, round: int) -> None:

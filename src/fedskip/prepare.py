@@ -148,11 +148,22 @@ def divide(setting: Setting, dataset: Dataset, seed: int, saved: Path | None = N
     file = None if saved is None else saved / f"partition-{setting.name}-{seed}.npz"
     if file is not None and file.exists():
         clients = Partition.load(file)
+        if len(clients.indices) and clients.indices.max() >= len(dataset.samples):
+            fix = "bring back the data that the study was begun with"
+            raise InputError("data", f"does not hold the samples of {file}", dataset.name, fix)
     else:
         clients = _partition(setting, dataset, train, seed)
+        leaked = np.intersect1d(clients.indices, np.concatenate([test, validation]))
+        if "file" in setting.partition and len(leaked):
+            rule = f"deals {len(leaked)} samples that are for testing at seed {seed}"
+            fix = "set partition_seed to the seed that it was drawn with"
+            raise InputError("partition.file", rule, setting.partition["file"], fix)
         if file is not None:
             clients.save(file)
     test = pooled_test(dataset, test, clients)
+    if not len(test):
+        fix = "the test samples of clients without training samples are left out"
+        raise InputError("data", "has no test samples for the clients that take part", dataset.name, fix)
     return Division(clients, test, evaluation_subset(test, setting.eval_samples), validation)
 
 

@@ -21,6 +21,10 @@ Tell = Callable[[Any], None]
 Respond = Callable[[Any], Any]  # a question's answer
 
 
+class ProcessEnded(RuntimeError):
+    """It was killed: by the system, say, where memory ran out."""
+
+
 class Forked:
     """Questions that a process answers, forked from this one: it starts with all that is in memory here.
 
@@ -56,9 +60,9 @@ class Forked:
             raise self._ended() from None
         return found
 
-    def _ended(self) -> RuntimeError:
+    def _ended(self) -> ProcessEnded:
         self._process.join()
-        return RuntimeError(f"a training process ended with code {self._process.exitcode}")
+        return ProcessEnded(f"a training process ended with code {self._process.exitcode}")
 
     def close(self) -> None:
         """End the process, also in the middle of a question."""

@@ -5,13 +5,18 @@ The notes stand in study.yaml under `record`. A study that resumes compares them
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from torch import Tensor
 
 from fedskip import config
 from fedskip.batch import Batch
+from fedskip.data import Dataset
 from fedskip.engine import Stacked
 from fedskip.errors import InputError
 
@@ -30,6 +35,7 @@ def describe(batch: Batch) -> dict[str, Any]:
     return {
         "machine": batch.machine.facts() | tables,
         "parameters": prepared.task.layout.size,
+        "data": {name: digest_of(array) for name, array in arrays(prepared.dataset).items()},
         "divisions": {
             seed: {
                 "partition": d.clients.hash, "clients": len(d.clients), "train": int(d.clients.sizes.sum()),
@@ -42,11 +48,11 @@ def describe(batch: Batch) -> dict[str, Any]:
 
 def compare(before: dict[str, Any], now: dict[str, Any], out: Path) -> None:
     """Refuse to go on where what shapes the arithmetic has changed."""
+    one, other = _flat(before), _flat(now)
     changes = [
-        f"{part}.{key} was {before[part].get(key)!r} and is {now[part].get(key)!r}"
-        for part in ("versions", "machine", "divisions")
-        for key in sorted({*before[part], *now[part]}, key=str)
-        if before[part].get(key) != now[part].get(key)
+        f"{key} was {one.get(key)!r} and is {other.get(key)!r}"
+        for key in sorted({*one, *other})
+        if one.get(key) != other.get(key)
     ]
     if changes:
         raise InputError(
@@ -55,10 +61,44 @@ def compare(before: dict[str, Any], now: dict[str, Any], out: Path) -> None:
         )  # fmt: skip
 
 
+def _flat(facts: dict[str, Any]) -> dict[str, Any]:
+    found = {"parameters": facts["parameters"]}
+    for part in ("versions", "machine", "divisions", "data"):
+        found |= {f"{part}.{key}": value for key, value in facts.get(part, {}).items()}
+    return found
+
+
+def arrays(dataset: Dataset) -> dict[str, Tensor]:
+    """The samples, as far as they lie in memory."""
+    found = {name: getattr(dataset.samples, name, None) for name in ("x", "y")}
+    return {name: array for name, array in found.items() if isinstance(array, Tensor)}
+
+
+def digest_of(array: Tensor) -> str:
+    return hashlib.blake2b(array.cpu().contiguous().view(torch.uint8).numpy().data, digest_size=8).hexdigest()
+
+
+def digest(tree: dict[str, Any]) -> str:
+    """Of plain values, whatever the order of their keys."""
+    text = json.dumps(tree, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def without_rounds(tree: dict[str, Any]) -> dict[str, Any]:
+    """A study as plain values, whatever its length."""
+    shorter = {key: value for key, value in tree.items() if key != "rounds"}
+    shorter["settings"] = [
+        {key: value for key, value in setting.items() if key != "rounds"} for setting in tree["settings"]
+    ]
+    return shorter
+
+
 def written_spec(file: Path) -> dict[str, Any]:
     """The study that a study.yaml describes, as plain values."""
-    return {k: v for k, v in yaml.safe_load(file.read_text()).items() if k != config.RECORD}
+    return {k: v for k, v in yaml.safe_load(file.read_text(encoding="utf-8")).items() if k != config.RECORD}
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load(file.read_text()).get(config.RECORD) or {}) if file.exists() else {}
+    if not file.exists():
+        return {}
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8")).get(config.RECORD) or {})

@@ -20,6 +20,7 @@ from fedskip.engine.step import StackedStep, Uses
 from fedskip.errors import InputError
 from fedskip.machine import engine_of
 from fedskip.measures import cross_entropy
+from fedskip.methods.base import Merged, Method
 from fedskip.prepare import Prepared
 from fedskip.rng import torch_scope
 from fedskip.spec import StudySpec
@@ -33,6 +34,8 @@ def rehearse(prepared: Prepared, spec: StudySpec) -> None:
     """Evaluate two samples and take a step on them with every method; refuse what fails."""
     with torch_scope("rehearsal"), prepared.task.arithmetic.kernels():
         _measure(prepared)
+        for method in prepared.setting.methods:
+            _merge(prepared, method)
         shown = [_short(prepared.first_visits(method)) for method in prepared.setting.methods]
         loop = Loop(prepared.task)
         for visits in shown:
@@ -62,12 +65,25 @@ def _measure(prepared: Prepared) -> None:
     if task.loss is cross_entropy and (output.dim() < 2 or output.shape[1] < classes):
         rule = f"must give a score for each of the {classes} classes of {data.name!r}"
         raise InputError("model", rule, model, f"for a sample it gives {tuple(output.shape[1:])}")
+    if task.loss is cross_entropy and targets.is_floating_point():
+        fix = "for numbers, set loss=squared_error and metric=minus_squared_error"
+        raise InputError("loss", f"cannot be cross_entropy: {data.name!r} has no classes", ..., fix)
     shapes = f"{tuple(output.shape)} of the model and {tuple(targets.shape)} of {data.name!r}"
     for name, measure in (("loss", task.loss), ("metric", task.metric)):
         with _named(name, f"cannot compare the {shapes}", getattr(setting, name)):
             per_sample(measure(output, targets), len(targets), name)
     with _named("model", f"cannot be trained on {of}", model):
         task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean().backward()
+
+
+def _merge(prepared: Prepared, method: Method) -> None:
+    """The method makes one model of its slots."""
+    server, d = prepared.run(method, prepared.setting.seeds[0]).server, prepared.task.layout.trainable
+    ones = server.x.new_ones(server.slots)
+    merged = method.merge(server.state, server.x[:d], server.w[:, :d], ones / len(ones), ones[:, None])
+    if not isinstance(merged, Merged):
+        fix = "return Merged(broadcast, evaluated, server)"
+        raise InputError("methods", f"holds {method.label}, whose merge gives no Merged", type(merged), fix)
 
 
 def _stack(task: Task, visits: Visits, streams: int) -> Tensor:

@@ -14,12 +14,11 @@ import numpy as np
 
 from fedskip.data.base import Dataset
 from fedskip.errors import InputError, unknown
-from fedskip.fields import expand, fit, fit_all, overlay, unknown_key
+from fedskip.fields import TAGS, expand, fit, fit_all, overlay, unknown_key
 from fedskip.methods.base import Method, require
 from fedskip.methods.text import parse_many
 from fedskip.schedule import Decay
 
-TAGS = {"data": "name", "partition": "kind", "model": "name"}  # the key that says which one
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 LEFT_OUT: Any = None  # filled in from the data set's defaults
 
@@ -30,6 +29,7 @@ _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a map
     "model": (Callable, "a name, a mapping, an nn.Module or a function that makes one"),
 }
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class Setting:
         for name in ("partition", "model", "cohort", "methods", "rounds"):
             field, value = name, values.get(name)
             if isinstance(value, Mapping):
-                field, value = f"{name}.{TAGS[name]}", value.get(TAGS[name])
+                field, value = f"{name}.{TAGS[name]}", value.get(TAGS[name]) or value.get("file")
             if value is None:
                 missing.append(field)
         if missing:
@@ -246,8 +246,9 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
         if isinstance(seeds, Iterable) and not isinstance(seeds, str):
             found = tuple(fit("seeds", seed, int) for seed in seeds)
         else:
-            found = tuple(range(fit("seeds", seeds, int)))
+            found = tuple(range(min(fit("seeds", seeds, int), MOST_SEEDS + 1)))
     except InputError:
         raise InputError("seeds", rule, seeds) from None
     require("seeds", len(set(found)) == len(found) > 0 and min(found) >= 0, rule, seeds)
+    require("seeds", len(found) <= MOST_SEEDS, f"must be {MOST_SEEDS:,} or fewer", seeds)
     return found

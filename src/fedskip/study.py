@@ -33,7 +33,7 @@ from fedskip.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.outputs import client_rows, write_models
 from fedskip.prepare import Prepared, prepare
 from fedskip.progress import Progress, Silent
-from fedskip.record import compare, describe, read_record, written_spec
+from fedskip.record import compare, describe, digest, read_record, without_rounds, written_spec
 from fedskip.rehearsal import rehearse
 from fedskip.schedule import Decay
 from fedskip.spec import StudySpec
@@ -108,9 +108,10 @@ class Study:
         """
         self._check()
         with locked(self.out):
-            self._check_same()
+            self._check_same(anyway)
             if rounds is not None:
                 self._extend(rounds)
+                (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
             return self._play(progress or Silent(), anyway=anyway)
 
     def is_finished(self) -> bool:
@@ -221,12 +222,11 @@ class Study:
     # --- the folder ----------------------------------------------------------------------------------
 
     def _write_study(self, record: dict[str, Any]) -> None:
-        text = config.dump(self.spec)
-        if record:
-            text += yaml.safe_dump({config.RECORD: record}, sort_keys=False)
+        record["study"] = digest(without_rounds(yaml.safe_load(config.dump(self.spec))))
+        text = config.dump(self.spec) + yaml.safe_dump({config.RECORD: record}, sort_keys=False)
         write_text(self.out / "study.yaml", text)
 
-    def _check_same(self) -> None:
+    def _check_same(self, anyway: bool) -> None:
         """Refuse to go on with another study than the one that was begun here.
 
         Only the rounds may differ: those of the folder hold, which may have been extended.
@@ -235,12 +235,13 @@ class Study:
         if not file.exists():
             raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
         begun, here = written_spec(file), yaml.safe_load(config.dump(self.spec))
-        shared = begun.get("rounds")
-        rounds = [entry.get("rounds", shared) for entry in begun["settings"]]
-        for tree in (begun, here, *begun["settings"], *here["settings"]):
-            tree.pop("rounds", None)
-        if begun != here:
+        rounds = [entry.get("rounds", begun.get("rounds")) for entry in begun["settings"]]
+        if without_rounds(begun) != without_rounds(here):
             raise InputError("out", "holds another study", str(self.out), "choose its own folder")
+        noted = read_record(file).get("study")
+        if noted not in (None, digest(without_rounds(begun))) and not anyway:
+            fix = "undo that, or run the changed study into another --out; --anyway mixes the two"
+            raise InputError(str(file), "was changed after the study began", fix=fix)
         pairs = zip(self.spec.settings, rounds, strict=True)
         settings = tuple(dataclasses.replace(setting, rounds=n) for setting, n in pairs)
         self.spec = dataclasses.replace(self.spec, settings=settings)

@@ -31,7 +31,7 @@ def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int 
     n = len(x)
     if "test_x" in arrays:
         x, y = np.concatenate([x, arrays["test_x"]]), np.concatenate([y, arrays["test_y"]])
-    elif not 0 < test_fraction < 1:
+    elif not (isinstance(test_fraction, int | float) and 0 < test_fraction < 1):
         raise InputError("data.test_fraction", "must lie between 0 and 1", test_fraction)
 
     names, client = np.unique(arrays.get("client", np.zeros(n, np.int64)), return_inverse=True)
@@ -41,7 +41,9 @@ def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int 
     def split(seed: int) -> Split:
         if "test_x" in arrays:
             return np.arange(n), np.arange(n, len(x))
-        return within_owners(client, 1 - test_fraction, seed)
+        train, test = within_owners(client, 1 - test_fraction, seed)
+        alone = np.bincount(client)[client[test]] == 1  # a client's only sample trains
+        return np.sort(np.concatenate([train, test[alone]])), test[~alone]
 
     pictures = x.dtype == np.uint8
     return Dataset(

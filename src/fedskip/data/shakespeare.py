@@ -181,6 +181,9 @@ def plays(text: str) -> Iterator[tuple[str, list[str]]]:
     """Title and lines of every play: from its author's line to that of the next."""
     lines = text.splitlines()[1 : LAST_LINE + 2]
     starts = [i for i, line in enumerate(lines) if AUTHOR in line][1:]  # the first is the sonnets'
+    if not starts:
+        fix = "it is Project Gutenberg's number 100, The Complete Works of William Shakespeare"
+        raise InputError("shakespeare", "is another text: no play begins in it", ..., fix)
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         above = (lines[start - k].strip() for k in range(2, 8))
         yield next(filter(None, above), ""), lines[start + 1 : end]

@@ -75,7 +75,7 @@ def distinct(methods: list[Method]) -> list[Method]:
     if not methods:
         raise InputError("methods", "must name at least one method", fix="write methods: [fedavg]")
     for one, other in itertools.combinations(methods, 2):
-        if one == other or one.label == other.label:
+        if one == other or one.label.replace(" ", "") == other.label.replace(" ", ""):
             fix = "remove one of the two" if type(one) is type(other) else "give your class its own `title`"
             raise InputError("methods", f"holds {one.label} twice", text(other), fix)
     return methods

@@ -41,7 +41,7 @@ def write_report(results: Results, spec: StudySpec) -> None:
             drawing = draw(name, setting, results, spec)
             write_text(results.out / "figures" / f"{setting.name}.{name}.svg", drawing)
             shown.append(drawing[drawing.index("<svg") :])
-    study = html.escape((results.out / "study.yaml").read_text())
+    study = html.escape((results.out / "study.yaml").read_text(encoding="utf-8"))
     title = html.escape(spec.name)
     write_text(
         results.out / "report.html",
