@@ -493,7 +493,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
 
 def test_the_last_setting_is_tried_before_the_first_is_trained(tmp_path: Path) -> None:
     settings = [{"name": "one"}, {"name": "two", "model": nn.Linear(3, 2)}]
-    with pytest.raises(InputError, match="model cannot take"):
+    with pytest.raises(InputError, match=r"model cannot take .*\(setting two\)"):
         study(tmp_path / "s", settings=settings, methods="fedavg").run()
     assert not (tmp_path / "s").exists()
 
@@ -581,6 +581,32 @@ def test_an_empty_test_set_is_no_divergence(tmp_path: Path) -> None:
     empty = Dataset("toy", full.samples, lambda seed: (everyone, everyone[:0]), 2, full.owner)
     with pytest.raises(InputError, match="data has no test samples for the clients that take part"):
         study(tmp_path / "s", data=empty).run()
+
+
+def test_masks_are_no_indices(tmp_path: Path) -> None:
+    full = toy()
+    mask = np.arange(len(full.samples)) % 3 > 0
+    masked = Dataset("toy", full.samples, lambda seed: (mask, ~mask), 2, full.owner)
+    with pytest.raises(InputError, match=r"data.split must give the numbers of samples, from 0 to 191"):
+        study(tmp_path / "s", data=masked).run()
+
+
+def test_a_partition_file_is_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros(3))
+    for file in ("missing.npz", "own.npz"):
+        with pytest.raises(
+            InputError, match=r"partition.file must be a partition file, got .*OUT/part"
+        ):
+            study(tmp_path / "s", partition={"file": str(tmp_path / file)}).run()
+    assert (tmp_path / "own.npz").exists()
+
+
+def test_client_accuracy_needs_test_samples_of_clients(tmp_path: Path) -> None:
+    full = toy()
+    nobody = np.where(np.arange(len(full.samples)) % 3 > 0, full.owner, -1)
+    data = Dataset("toy", full.samples, full.split, 2, nobody)
+    with pytest.raises(InputError, match="client_accuracy cannot be had for 'toy'"):
+        study(tmp_path / "s", data=data, client_accuracy=True).run()
 
 
 def test_numbers_are_no_classes(tmp_path: Path) -> None:

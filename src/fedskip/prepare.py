@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedskip import models
 from fedskip.data import Dataset, Partition, load, partition
+from fedskip.data.base import Split
 from fedskip.data.split import evaluation_subset, pooled_test
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import Route, Task, Visits, route, steps_of
@@ -116,11 +117,12 @@ def prepare(
     dataset = setting.data if isinstance(setting.data, Dataset) else load(**setting.data)
     setting = setting.filled(dataset.defaults)
     check_finite(dataset)
-    if setting.client_accuracy and dataset.owner is None:
-        fix = "it needs test samples that belong to clients, as LEAF's data sets have"
-        raise InputError("client_accuracy", f"cannot be had for {dataset.name!r}", True, fix)
     seeds = sorted({partition_seed(setting, seed) for seed in setting.seeds})
     divisions = {seed: divide(setting, dataset, seed, saved) for seed in seeds}
+    owned = all(dataset.owner is not None and (dataset.owner[d.test] >= 0).any() for d in divisions.values())
+    if setting.client_accuracy and not owned:
+        fix = "it needs test samples that belong to clients, as LEAF's data sets have"
+        raise InputError("client_accuracy", f"cannot be had for {dataset.name!r}", True, fix)
     template = make_module(setting, dataset, setting.seeds[0], "init").to(device, dtype)
     task = Task(
         template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
@@ -139,7 +141,7 @@ def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable
 
 def divide(setting: Setting, dataset: Dataset, seed: int, saved: Path | None = None) -> Division:
     """Clients, test set and validation set at one partition seed."""
-    train, test = dataset.split(seed)
+    train, test = _checked(dataset.split(seed), len(dataset.samples))
     validation = train[:0]
     if setting.validation:
         shuffled = stream(seed, "validation").permutation(train)
@@ -167,10 +169,27 @@ def divide(setting: Setting, dataset: Dataset, seed: int, saved: Path | None = N
     return Division(clients, test, evaluation_subset(test, setting.eval_samples), validation)
 
 
+def _checked(split: Split, samples: int) -> Split:
+    """The two halves of a split, once it is sure that they are indices."""
+    found = [np.asarray(half) for half in split]
+    for half in found:
+        whole = half.ndim == 1 and (half.dtype.kind in "iu" or not len(half))
+        if not whole or (len(half) and not 0 <= half.min() <= half.max() < samples):
+            fix = "of a mask, give np.flatnonzero(mask)"
+            rule = f"must give the numbers of samples, from 0 to {samples - 1}, for training and for testing"
+            raise InputError("data.split", rule, half, fix)
+    train, test = (half.astype(np.int64) for half in found)
+    return train, test
+
+
 def _partition(setting: Setting, dataset: Dataset, train: np.ndarray, seed: int) -> Partition:
     chosen = dict(setting.partition)
     if "file" in chosen:
-        clients = Partition.load(chosen["file"])
+        try:
+            clients = Partition.load(chosen["file"])
+        except (OSError, InputError) as error:
+            fix = "give one that a study has written, OUT/partition-NAME-SEED.npz"
+            raise InputError("partition.file", "must be a partition file", chosen["file"], fix) from error
         if len(clients.indices) and clients.indices.max() >= len(dataset.samples):
             raise InputError("partition.file", f"is not of data set {dataset.name!r}", chosen["file"])
     else:

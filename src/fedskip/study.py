@@ -134,8 +134,12 @@ class Study:
         """Refuse what can be refused before anything is written, and fill in what was left out."""
         checked = []
         for setting in self.spec.settings:
-            prepared = prepare(setting, *self._device())
-            rehearse(prepared, self.spec)
+            try:
+                prepared = prepare(setting, *self._device())
+                rehearse(prepared, self.spec)
+            except InputError as error:
+                where = error.where or (f"setting {setting.name}" if len(self.spec.settings) > 1 else "")
+                raise error.at(where) from error.__cause__
             checked.append(prepared.setting)
         self.spec = dataclasses.replace(self.spec, settings=tuple(checked))
 
