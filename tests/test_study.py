@@ -594,9 +594,7 @@ def test_masks_are_no_indices(tmp_path: Path) -> None:
 def test_a_partition_file_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros(3))
     for file in ("missing.npz", "own.npz"):
-        with pytest.raises(
-            InputError, match=r"partition.file must be a partition file, got .*OUT/part"
-        ):
+        with pytest.raises(InputError, match=r"partition.file must be a partition file, got .*OUT/part"):
             study(tmp_path / "s", partition={"file": str(tmp_path / file)}).run()
     assert (tmp_path / "own.npz").exists()
 
