@@ -32,7 +32,7 @@ ALIKE, NOISE = 0.05, 1e-3  # how far engines may be apart after a step: of a ten
 
 def rehearse(prepared: Prepared, spec: StudySpec) -> None:
     """Evaluate two samples and take a step on them with every method; refuse what fails."""
-    with torch_scope("rehearsal"), prepared.task.arithmetic.kernels():
+    with torch_scope("rehearsal", device=prepared.device), prepared.task.arithmetic.kernels():
         _measure(prepared)
         for method in prepared.setting.methods:
             _merge(prepared, method)
