@@ -27,7 +27,8 @@ PENDING_BYTES = 1 << 30  # models that wait to be evaluated
 
 
 def in_a_file(label: str) -> str:
-    """
+    """A label as part of a file's name.
+
     >>> in_a_file("Mine(a=1, b='x/y')")
     "Mine(a=1,b='x_y')"
     """

@@ -6,7 +6,6 @@ together, all at the same round. The file's name carries a digest of its bytes; 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedskip.errors import InputError
-from fedskip.files import write_bytes
+from fedskip.files import digest, write_bytes
 
 KEEP = 2
 
@@ -28,7 +27,7 @@ def save_checkpoint(
     content = save(
         {name: t.detach().cpu().clone() for name, t in tensors.items()}, metadata={"notes": json.dumps(notes)}
     )
-    path = folder / f"{setting}.{round:06d}.{_digest(content)}.safetensors"
+    path = folder / f"{setting}.{round:06d}.{digest(content)}.safetensors"
     write_bytes(path, content)
     for _, old in found(folder, setting)[:-KEEP]:
         old.unlink()
@@ -45,7 +44,7 @@ def found(folder: Path, setting: str) -> list[tuple[int, Path]]:
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and notes of a checkpoint whose bytes are what its name says."""
     content = path.read_bytes()
-    if _digest(content) != path.name.split(".")[-2]:
+    if digest(content) != path.name.split(".")[-2]:
         raise InputError(
             "checkpoint", "is damaged: its bytes are not what its name says", str(path),
             "delete it to resume from the one before it, or from the start if there is none",
@@ -53,7 +52,3 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     return load(content), json.loads(header["__metadata__"]["notes"])
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=8).hexdigest()

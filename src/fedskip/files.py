@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,3 +72,8 @@ def locked(folder: Path) -> Iterator[None]:
         finally:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_UN)  # said aloud: a forked process may still hold the file
+
+
+def digest(content: bytes | memoryview) -> str:
+    """Sixteen digits that tell contents apart."""
+    return hashlib.blake2b(content, digest_size=8).hexdigest()

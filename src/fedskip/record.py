@@ -5,7 +5,6 @@ The notes stand in study.yaml under `record`. A study that resumes compares them
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from fedskip.batch import Batch
 from fedskip.data import Dataset
 from fedskip.engine import Stacked
 from fedskip.errors import InputError
+from fedskip.files import digest
 
 
 def describe(batch: Batch) -> dict[str, Any]:
@@ -35,7 +35,10 @@ def describe(batch: Batch) -> dict[str, Any]:
     return {
         "machine": batch.machine.facts() | tables,
         "parameters": prepared.task.layout.size,
-        "data": {name: digest_of(array) for name, array in arrays(prepared.dataset).items()},
+        "data": {
+            name: digest(array.cpu().contiguous().view(torch.uint8).numpy().data)
+            for name, array in arrays(prepared.dataset).items()
+        },
         "divisions": {
             seed: {
                 "partition": d.clients.hash, "clients": len(d.clients), "train": int(d.clients.sizes.sum()),
@@ -74,18 +77,12 @@ def arrays(dataset: Dataset) -> dict[str, Tensor]:
     return {name: array for name, array in found.items() if isinstance(array, Tensor)}
 
 
-def digest_of(array: Tensor) -> str:
-    return hashlib.blake2b(array.cpu().contiguous().view(torch.uint8).numpy().data, digest_size=8).hexdigest()
-
-
-def digest(tree: dict[str, Any]) -> str:
-    """Of plain values, whatever the order of their keys."""
-    text = json.dumps(tree, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def digest_of_study(tree: dict[str, Any]) -> str:
+    """Of a study as plain values, whatever its length and the order of its keys."""
+    return digest(json.dumps(without_rounds(tree), sort_keys=True, default=str).encode())
 
 
 def without_rounds(tree: dict[str, Any]) -> dict[str, Any]:
-    """A study as plain values, whatever its length."""
     shorter = {key: value for key, value in tree.items() if key != "rounds"}
     shorter["settings"] = [
         {key: value for key, value in setting.items() if key != "rounds"} for setting in tree["settings"]

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.engine.base import Task, Visits, per_sample
+from fedskip.engine.base import Task, Trained, Visits, per_sample
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.loop import Loop
 from fedskip.engine.stacked import Table
 from fedskip.engine.step import StackedStep, Uses
 from fedskip.errors import InputError
+from fedskip.federation import Run
 from fedskip.machine import engine_of
 from fedskip.measures import cross_entropy
-from fedskip.methods.base import Merged, Method
 from fedskip.prepare import Prepared
 from fedskip.rng import torch_scope
 from fedskip.spec import StudySpec
@@ -31,15 +31,14 @@ ALIKE, NOISE = 0.05, 1e-3  # how far engines may be apart after a step: of a ten
 
 
 def rehearse(prepared: Prepared, spec: StudySpec) -> None:
-    """Evaluate two samples and take a step on them with every method; refuse what fails."""
+    """Evaluate two samples and play a round of one step with every method; refuse what fails."""
     with torch_scope("rehearsal", device=prepared.device), prepared.task.arithmetic.kernels():
         _measure(prepared)
-        for method in prepared.setting.methods:
-            _merge(prepared, method)
-        shown = [_short(prepared.first_visits(method)) for method in prepared.setting.methods]
         loop = Loop(prepared.task)
-        for visits in shown:
-            loop.visit(visits, 0)
+        shown = [
+            _play(prepared.run(method, prepared.setting.seeds[0]), loop)
+            for method in prepared.setting.methods
+        ]
         engine, streams = engine_of(spec, prepared)
         if engine == "stacked":
             with _named("engine", "cannot be 'stacked' for this model, loss and metric", _model(prepared)):
@@ -76,14 +75,15 @@ def _measure(prepared: Prepared) -> None:
         task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean().backward()
 
 
-def _merge(prepared: Prepared, method: Method) -> None:
-    """The method makes one model of its slots."""
-    server, d = prepared.run(method, prepared.setting.seeds[0]).server, prepared.task.layout.trainable
-    ones = server.x.new_ones(server.slots)
-    merged = method.merge(server.state, server.x[:d], server.w[:, :d], ones / len(ones), ones[:, None])
-    if not isinstance(merged, Merged):
-        fix = "return Merged(broadcast, evaluated, server)"
-        raise InputError("methods", f"holds {method.label}, whose merge gives no Merged", type(merged), fix)
+def _play(run: Run, loop: Loop) -> Visits:
+    """A round with a merge, in which every slot comes back like the first; gives its visits."""
+    orders = run.server.orders(0)
+    visits = _short(run.clients.begin(orders))
+    y, loss = loop.visit(visits, 0)
+    trained = Trained(y.expand_as(visits.x), loss.expand(len(visits.x)))
+    run.server.absorb(orders, run.clients.end(orders, visits.routes, trained))
+    run.server.merge(0)
+    return visits
 
 
 def _stack(task: Task, visits: Visits, streams: int) -> Tensor:

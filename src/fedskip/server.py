@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.methods.base import Federation, Method, State
+from fedskip.errors import InputError
+from fedskip.methods.base import Federation, Merged, Method, State
 from fedskip.rng import passing, visit_key
 from fedskip.schedule import Period
 from fedskip.stack import Layout, on
@@ -148,6 +149,9 @@ class Server:
         self.merges += 1
         if len(seen):
             merged = self.method.merge(self.state, self.x[:d], w[:, :d], p, self._column(a)[:, None])
+            if not isinstance(merged, Merged):
+                rule, fix = f"holds {self.method.label}, whose merge gives no Merged", "return Merged(...)"
+                raise InputError("methods", rule, type(merged).__name__, fix)
             self.state = merged.server
             rest = p @ w[:, d:]
             evaluated = torch.cat([merged.evaluated, rest])

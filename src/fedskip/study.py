@@ -33,7 +33,7 @@ from fedskip.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.outputs import client_rows, write_models
 from fedskip.prepare import Prepared, prepare
 from fedskip.progress import Progress, Silent
-from fedskip.record import compare, describe, digest, read_record, without_rounds, written_spec
+from fedskip.record import compare, describe, digest_of_study, read_record, without_rounds, written_spec
 from fedskip.rehearsal import rehearse
 from fedskip.schedule import Decay
 from fedskip.spec import StudySpec
@@ -226,7 +226,7 @@ class Study:
     # --- the folder ----------------------------------------------------------------------------------
 
     def _write_study(self, record: dict[str, Any]) -> None:
-        record["study"] = digest(without_rounds(yaml.safe_load(config.dump(self.spec))))
+        record["study"] = digest_of_study(yaml.safe_load(config.dump(self.spec)))
         text = config.dump(self.spec) + yaml.safe_dump({config.RECORD: record}, sort_keys=False)
         write_text(self.out / "study.yaml", text)
 
@@ -243,7 +243,7 @@ class Study:
         if without_rounds(begun) != without_rounds(here):
             raise InputError("out", "holds another study", str(self.out), "choose its own folder")
         noted = read_record(file).get("study")
-        if noted not in (None, digest(without_rounds(begun))) and not anyway:
+        if noted not in (None, digest_of_study(begun)) and not anyway:
             fix = "undo that, or run the changed study into another --out; --anyway mixes the two"
             raise InputError(str(file), "was changed after the study began", fix=fix)
         pairs = zip(self.spec.settings, rounds, strict=True)
