@@ -89,12 +89,8 @@ def _play(run: Run, loop: Loop) -> Visits:
 def _stack(task: Task, visits: Visits, streams: int) -> Tensor:
     """What the visit makes of the model, as a stack of one, (P,)."""
     table = Table([1], StackedStep(task, Uses.of(visits.terms), compile=False, streams=streams))
-    route = visits.routes[0]
-    index, eta = on(task.device, route.batches), on(task.device, route.eta[:, None], visits.x.dtype)
-    batch = task.samples.take(index.clamp(min=0))
-    rows, count = table.rows_of(visits, [0]), torch.zeros_like(index[:, 0])
     with torch.no_grad():
-        return table.step.step(rows, *batch, index, eta, count)[0][0]
+        return table.step.once(*table.opening(visits))[0][0]
 
 
 def _compare(prepared: Prepared, visits: Visits, streams: int) -> None:

@@ -8,7 +8,6 @@ import torch
 
 from fedskip.engine.base import Visits, current
 from fedskip.engine.stacked import Table
-from fedskip.stack import on
 
 SHARE = 0.8  # of the free memory, for rows; evaluation and merges need some, too
 COPIES = 3  # of a row at the most: as laid out, where graphs read it, and while seats or graphs change
@@ -52,17 +51,14 @@ def measure(table: Table, visits: Visits, remembered: int = 0, share: float = SH
 
     `remembered`: bytes that will go to what clients remember.
     """
-    step, route = table.step, visits.routes[0]
-    rows = table.rows_of(visits, [0])
+    step = table.step
+    rows, index, eta, count = table.opening(visits)
     device = rows["y"].device
-    index, eta = on(device, route.batches[:1]), on(device, route.eta[:1, None], rows["y"].dtype)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     with torch.no_grad(), current(device), step.task.arithmetic.kernels():
-        step.step(
-            rows, *step.task.samples.take(index.clamp(min=0)), index, eta, torch.zeros_like(index[:, 0])
-        )
+        step.once(rows, index, eta, count)
     peak = torch.cuda.max_memory_allocated(device) - before
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free = max(0, torch.cuda.mem_get_info(device)[0] + unused - remembered)

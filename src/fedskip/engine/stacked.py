@@ -206,6 +206,13 @@ class Table:
         y = self.rows["y"]
         return on(y.device, index), on(y.device, eta, y.dtype), on(y.device, count)
 
+    def opening(self, visits: Visits) -> tuple[Rows, Tensor, Tensor, Tensor]:
+        """The first step of the first visit alone: its row, index (1, B), eta (1, 1) and count (1,)."""
+        rows, route = self.rows_of(visits, [0]), visits.routes[0]
+        y = rows["y"]
+        index = on(y.device, route.batches[:1])
+        return rows, index, on(y.device, route.eta[:1, None], y.dtype), torch.zeros_like(index[:, 0])
+
     def rows_of(self, visits: Visits, ks: list[int]) -> Rows:
         """The matrices of visits that begin."""
         x, terms, uses = visits.x, visits.terms, self.step.uses

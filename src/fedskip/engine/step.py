@@ -130,6 +130,11 @@ class StackedStep:
             return graph
         return compiled(graph, inputs)
 
+    def once(self, rows: Rows, index: Tensor, eta: Tensor, count: Tensor) -> tuple[Tensor, ...]:
+        """A step neither traced nor recorded, to try it or to measure it."""
+        batch = self.task.samples.take(index.clamp(min=0))
+        return self.step(rows, *batch, index, eta, count)
+
     def step(
         self, rows: Rows, inputs: Tensor, targets: Tensor, index: Tensor, eta: Tensor, count: Tensor
     ) -> tuple[Tensor, ...]:
