@@ -43,13 +43,12 @@ GPU = torch.device("cuda")
 
 
 def on_gpu(name: str, dtype: torch.dtype = torch.float64, precision: str = "fp32") -> Task:
-    task = task_of(name, dtype=dtype)
-    return replace(
-        task,
-        module=task.module.to(GPU),
-        samples=task.samples.to(GPU, dtype),
-        arithmetic=Arithmetic(precision),
-    )
+    return moved(replace(task_of(name, dtype=dtype), arithmetic=Arithmetic(precision)))
+
+
+def moved(task: Task) -> Task:
+    module = task.module.to(GPU)
+    return replace(task, module=module, samples=task.samples.to(GPU, next(module.parameters()).dtype))
 
 
 def stacked(task: Task, methods: Sequence[Method], *, compile: bool = False, streams: int = 0) -> Stacked:
@@ -85,6 +84,20 @@ def test_compiled_agrees(name: str, streams: int) -> None:
     before = kept_by_torch()
     train_together(stacked(task, [FedAvg()], compile=True, streams=streams), one, 3)
     assert kept_by_torch() > before, "the next process will not compile it again"
+    train_together(Loop(task), other, 3)
+    assert_agree(one, other, rtol=1e-2, atol=1e-4)
+
+
+def test_compiled_products_of_patches_agree() -> None:
+    """Of convolutions with too many channels for kernels of our own, pooled and not."""
+    with torch_scope("wide"):
+        module = nn.Sequential(
+            nn.Conv2d(3, 24, 3), nn.ReLU(), nn.Conv2d(24, 20, 3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(20, 17, 2), nn.Flatten(), nn.Linear(17, 3),
+        )  # fmt: skip
+    task = moved(make_task(module, pool((3, 8, 8)), LOCAL, dtype=torch.float32))
+    one, other = runs_of(task, [FedAvg()]), runs_of(task, [FedAvg()])
+    train_together(stacked(task, [FedAvg()], compile=True), one, 3)
     train_together(Loop(task), other, 3)
     assert_agree(one, other, rtol=1e-2, atol=1e-4)
 
@@ -171,10 +184,8 @@ class Noisy(nn.Linear):
 
 def test_a_module_that_draws_repeats_its_bits() -> None:
     """Its randomness is keyed by the visit, and the generator outside is left alone."""
-    samples = pool((6,))
     with torch_scope("noisy"):
-        task = make_task(Noisy(6, 3), samples, LOCAL, dtype=torch.float32)
-    task = replace(task, module=task.module.to(GPU), samples=samples.to(GPU, torch.float32))
+        task = moved(make_task(Noisy(6, 3), pool((6,)), LOCAL, dtype=torch.float32))
     before = torch.cuda.get_rng_state()
     ends = []
     for _ in range(2):
@@ -220,9 +231,7 @@ def test_a_row_is_measured() -> None:
 def test_weights_at_odd_places(streams: int) -> None:
     """Kernels that read 16 bytes at a time find every weight, wherever it lies in its row."""
     module = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 5, 1), nn.Flatten(), nn.Linear(5 * 64, 3))
-    samples = pool((3, 8, 8))
-    task = make_task(module, samples, LOCAL, dtype=torch.float32)
-    task = replace(task, module=task.module.to(GPU), samples=samples.to(GPU, torch.float32))
+    task = moved(make_task(module, pool((3, 8, 8)), LOCAL, dtype=torch.float32))
     one, other = runs_of(task, [FedAvg()]), runs_of(task, [FedAvg()])
     train_together(stacked(task, [FedAvg()], compile=True, streams=streams), one, 3)
     train_together(Loop(task), other, 3)

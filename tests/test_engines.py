@@ -491,6 +491,14 @@ def test_code_is_compiled_for_one_shape() -> None:
     assert not re.search(r"\bs\d+\b", code), "no size is a variable"
 
 
+def test_a_step_that_does_not_compile_is_refused() -> None:
+    graph = make_fx(torch.sin)(torch.ones(2))
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default):
+        node.target = torch.ops.aten.mm.default
+    with pytest.raises(InputError, match=r"compile does not work .* Set compile=false; torch says"):
+        compiled(graph, [torch.ones(2)])
+
+
 def test_without_a_compiler_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedskip import rng
+from fedskip.engine.step import compiled, has_compiler
 from fedskip.errors import InputError
 from fedskip.models import MODELS, Dropout, build, key_dropout, refuse, stacking_obstacles, words
 from fedskip.models.patches import PatchConv2d, as_patches
@@ -459,6 +461,32 @@ def test_patches_are_convolutions() -> None:
     theirs = vmap(grad(lambda state, x: loss(models[0], state, x)))(parameters, x)
     for name, found in ours.items():
         torch.testing.assert_close(found, theirs[name], rtol=1e-10, atol=1e-10, msg=name)
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+def test_patches_compile() -> None:
+    """Torch's compiler gives other strides to what is on the way, and some views are none there."""
+    models = [
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 5, 3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(80, 2),
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    model = as_patches(deepcopy(models[0]))
+    parameters, _ = stacked(models)
+    x = torch.randn(2, 4, 3, 12, 12)
+
+    def gradients(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        def loss(weights: tuple[Tensor, ...], x: Tensor) -> Tensor:
+            return functional_call(model, dict(zip(parameters, weights, strict=True)), (x,)).square().sum()
+
+        return vmap(grad(loss))(weights, x)
+
+    inputs = [x, *parameters.values()]
+    expected = gradients(*inputs)
+    found = compiled(make_fx(gradients)(*inputs), inputs)(*inputs)
+    torch.testing.assert_close(tuple(found), expected, rtol=1e-4, atol=1e-4)
 
 
 class Collecting(nn.Module):

@@ -35,6 +35,11 @@ class InputError(ValueError):
         return InputError(self.field, self.rule, self.value, self.fix, where)
 
 
+def said(error: Exception) -> str:
+    """What an error of another library says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """An unknown name, with the nearest known one suggested."""
     names = sorted(known)

@@ -17,7 +17,7 @@ from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.loop import Loop
 from fedskip.engine.stacked import Table
 from fedskip.engine.step import StackedStep, Uses
-from fedskip.errors import InputError
+from fedskip.errors import InputError, said
 from fedskip.federation import Run
 from fedskip.machine import engine_of
 from fedskip.measures import cross_entropy
@@ -136,5 +136,4 @@ def _named(field: str, rule: str, value: object) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # whatever a user's module or function may raise
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(field, rule, value, f"torch says: {said}") from error
+        raise InputError(field, rule, value, f"torch says: {said(error)}") from error

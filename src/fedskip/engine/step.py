@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_map
 
 from fedskip.engine.base import Task, contrast_loss, features_of, per_sample
 from fedskip.engine.graph import STATE, Graphs, Rows
+from fedskip.errors import InputError, said
 from fedskip.methods.base import Terms
 from fedskip.models.batchnorm import batch_statistics
 from fedskip.models.dropout import words
@@ -284,13 +285,18 @@ def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Compute:
     import torch._inductor  # seconds to import, so only where it is used
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+    # torch traces once more, with other strides than the tensors had here: what was a view may need a copy
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
+    graph.recompile()
     # the cache takes no graph without an environment for open shapes, which stays empty
     fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    code: Compute = torch._inductor.compile(
-        graph,
-        [fake.from_tensor(tensor, static_shapes=True) for tensor in inputs],
-        options={"size_asserts": False},
-    )
+    shaped: list[Any] = [fake.from_tensor(tensor, static_shapes=True) for tensor in inputs]
+    try:
+        code: Compute = torch._inductor.compile(graph, shaped, options={"size_asserts": False})
+    except Exception as error:  # of the compiler, which has many kinds
+        fix = f"set compile=false; torch says: {said(error)}"
+        raise InputError("compile", "does not work for this model", True, fix) from error
     return code
 
 
