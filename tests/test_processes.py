@@ -149,6 +149,8 @@ def test_progress_moves_between_checkpoints(tmp_path: Path) -> None:
     alone = Watching()
     study(tmp_path / "alone", engine="stacked", processes=1, rounds=6, checkpoint_every=6).run(alone)
     assert alone.at_checkpoint[1] == steps
+    for batch in (watching.batch, alone.batch):
+        assert 0 < batch.preparing < batch.elapsed(), "tracing is not held against the pace"
 
 
 def test_results_agree_and_bits_repeat(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def batch(methods=("FedAvg", "MOON"), seeds=1, at=0):
     setting = SimpleNamespace(metric="accuracy")
     return SimpleNamespace(
         name="a", entries=entries, rounds=10, round=at, steps=1000 * at, elapsed=lambda: 65.0, engines=[None],
-        prepared=SimpleNamespace(setting=setting),
+        preparing=0.0, prepared=SimpleNamespace(setting=setting),
     )  # fmt: skip
 
 
@@ -162,16 +162,15 @@ def test_pace_counts_only_the_work_of_this_process(now):
     assert pace.left(resumed.entries[:1]) == 0.0
 
 
-def test_the_first_round_does_not_count_once_there_are_others(now):
-    watch = live.Watch(work := batch(), [])
-    now.time += 60  # compiling
-    advance(work, 1)
-    watch.note([row("FedAvg", 0.1)])
-    assert watch.pace.left(work.entries) == pytest.approx(540)
-    now.time += 2
+def test_compiling_does_not_count(now):
+    work = batch()
+    work.preparing = 3.0
+    pace = Pace(work)
+    now.time += 62
+    work.preparing += 60.0
     advance(work, 2)
-    watch.note([row("FedAvg", 0.2)])
-    assert watch.pace.left(work.entries) == pytest.approx(16)
+    assert pace.left(work.entries) == pytest.approx(8.0)  # 2 rounds took 2 s
+    assert pace.speed() == pytest.approx(100.0)
 
 
 def test_plain_lines_where_there_is_no_terminal(now):

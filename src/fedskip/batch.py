@@ -79,6 +79,7 @@ class Batch:
         self._under_way: dict[Visits, int] = {}
         self._pending: list[tuple[Entry, Outcome]] = []
         self._started = time.perf_counter()
+        self._preparing = 0.0  # as processes told
 
     # --- training ----------------------------------------------------------------------------------
 
@@ -105,9 +106,10 @@ class Batch:
         order = {entry.name: i for i, entry in enumerate(self.entries)}
         self.record(sorted(rows, key=lambda row: (row["round"], order[row["run"]])))
 
-    def _heard(self, told: tuple[list[Row], int, dict[str, tuple[float, bool]]]) -> None:
-        rows, steps, states = told
+    def _heard(self, told: tuple[list[Row], int, float, dict[str, tuple[float, bool]]]) -> None:
+        rows, steps, preparing, states = told
         self.steps += steps
+        self._preparing = max(self._preparing, preparing)
         for entry in self.entries:
             entry.told, entry.diverged = states.get(entry.name, (entry.told, entry.diverged))
         self.seen(rows)
@@ -124,7 +126,7 @@ class Batch:
 
         def seen(rows: list[Row]) -> None:
             states = {entry.name: (entry.rounds_done, entry.diverged) for entry in self.entries}
-            tell((rows, self.steps, states))
+            tell((rows, self.steps, self.preparing, states))
             self.steps = 0
 
         self.seen = seen
@@ -288,6 +290,11 @@ class Batch:
 
     def elapsed(self) -> float:
         return self.seconds + time.perf_counter() - self._started
+
+    @property
+    def preparing(self) -> float:
+        """Seconds that went into compiling and the like, in the process where it took longest."""
+        return max(self._preparing, *(engine.preparing for engine in self.engines))
 
     # --- checkpoints -------------------------------------------------------------------------------
 

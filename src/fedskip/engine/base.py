@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -99,7 +100,33 @@ class Work(Protocol):
         ...
 
 
+class Stopwatch:
+    """Seconds spent inside of it, also while someone is."""
+
+    def __init__(self) -> None:
+        self._total, self._since, self._inside = 0.0, 0.0, 0
+
+    def __enter__(self) -> None:
+        if not self._inside:
+            self._since = time.monotonic()
+        self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._inside -= 1
+        if not self._inside:
+            self._total += time.monotonic() - self._since
+
+    @property
+    def seconds(self) -> float:
+        return self._total + (time.monotonic() - self._since if self._inside else 0.0)
+
+
 class Engine(Protocol):
+    @property
+    def preparing(self) -> float:
+        """Seconds spent so far on what is done only once, such as compiling."""
+        ...
+
     def run(self, work: Work) -> None:
         """Train until no visit is ready and none is under way."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -23,12 +24,16 @@ Step = Callable[[Rows, Tensor, Tensor, Tensor], object]
 class Graphs:
     """The graphs of one step function; the largest number of rows is fixed."""
 
-    def __init__(self, step: Step, steps: int, spaced_rows: bool = False) -> None:
+    def __init__(
+        self, step: Step, steps: int, recording: AbstractContextManager[None], spaced_rows: bool = False
+    ) -> None:
         """`step(rows, index, eta, count)` changes the rows in place; a block has at most `steps` steps.
 
+        `recording`: entered while a graph is recorded.
         `spaced_rows`: each begins where kernels for one tensor expect it, as the step takes them one by one.
         """
         self.step, self.steps, self.like = step, steps, spaced if spaced_rows else torch.zeros_like
+        self.recording = recording
         self.rows: Rows = {}
         self.block: tuple[Tensor, ...] = ()
         self.at = torch.empty(0)
@@ -46,7 +51,9 @@ class Graphs:
         for here, part in zip(self._block(n), block, strict=True):
             here[:steps].copy_(part, non_blocking=True)
         if n not in self.graphs:
-            self._record(n)
+            torch.cuda.synchronize()
+            with self.recording:
+                self._record(n)
         self.at.zero_()
         for _ in range(steps):
             self.graphs[n].replay()

@@ -35,6 +35,8 @@ from fedskip.rng import fold, mix, torch_scope
 class Loop:
     """Trains visits one by one."""
 
+    preparing = 0.0
+
     def __init__(self, task: Task, workers: int = 1) -> None:
         self.task = task
         self.draws = draws(task)  # a module that draws from torch's one generator cannot share it

@@ -96,6 +96,10 @@ class Stacked:
         self.rows: int | None = None  # the most in a batch, where memory or the study sets a limit
         self.needs: list[str] = []  # memory, in words
 
+    @property
+    def preparing(self) -> float:
+        return self.plain.step.preparing.seconds + self.contrast.step.preparing.seconds
+
     def run(self, work: Work) -> None:
         tables = (self.plain, self.contrast)
         with torch_threads(self.threads), torch.no_grad(), current(self.device):

@@ -26,7 +26,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
-from fedskip.engine.base import Task, contrast_loss, features_of, per_sample
+from fedskip.engine.base import Stopwatch, Task, contrast_loss, features_of, per_sample
 from fedskip.engine.graph import STATE, Graphs, Rows
 from fedskip.errors import InputError, said
 from fedskip.methods.base import Terms
@@ -75,7 +75,10 @@ class StackedStep:
         self.frozen = functional(task.module, patches, kernels).eval()
         self.words = words(self.model)
         self.traced: dict[int, Compute] = {}
-        self.graphs = Graphs(self, BLOCK, spaced_rows=streams > 0) if self.in_place else None
+        self.preparing = Stopwatch()  # runs while a step is traced, compiled or recorded
+        self.graphs = None
+        if self.in_place:
+            self.graphs = Graphs(self, BLOCK, self.preparing, spaced_rows=streams > 0)
         self.streams = [torch.cuda.Stream(task.device) for _ in range(streams)]
 
     def advance(self, rows: Rows, block: tuple[Tensor, Tensor, Tensor]) -> Rows:
@@ -110,7 +113,8 @@ class StackedStep:
         batch = self.task.samples.take(index.clamp(min=0) if self.task.short_batches else index)
         inputs = [*rows.values(), *batch, index, eta, count]
         if len(index) not in self.traced:
-            self.traced[len(index)] = self._trace(list(rows), inputs)
+            with self.preparing:
+                self.traced[len(index)] = self._trace(list(rows), inputs)
         new = self.traced[len(index)](*inputs)
         return rows if self.in_place else rows | dict(zip(STATE, new, strict=True))
 

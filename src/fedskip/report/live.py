@@ -89,20 +89,10 @@ class Watch:
         self.lines = lines(batch.entries)
         self.last: dict[str, float] = {}  # by run
         self.best: dict[str, float] = {}
-        self._keep(rows)
-        self.cold, self.warm = Pace(batch), Pace(batch)
-
-    @property
-    def pace(self) -> Pace:
-        """Without the first round, as soon as there are others: it also compiles."""
-        return self.warm if self.warm.steps < self.batch.steps else self.cold
+        self.note(rows)
+        self.pace = Pace(batch)
 
     def note(self, rows: Iterable[Row]) -> None:
-        self._keep(rows)
-        if self.warm.steps == self.cold.steps and self.cold.all_moved():
-            self.warm = Pace(self.batch)
-
-    def _keep(self, rows: Iterable[Row]) -> None:
         for row in rows:
             run, score = row["run"], row["test_accuracy"]
             self.last[run] = score
@@ -174,19 +164,22 @@ def lines(entries: list[Entry]) -> list[Line]:
 
 
 class Pace:
-    """How fast the runs of a setting go from now on: what an earlier process did says nothing about it."""
+    """How fast the runs of a setting go from now on: what an earlier process did says nothing about it.
+
+    Nor does compiling, which ends.
+    """
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.start, self.steps = time.monotonic(), batch.steps
+        self.start, self.steps = time.monotonic() - batch.preparing, batch.steps
         self.rounds = {entry.name: entry.rounds_done for entry in batch.entries}
 
-    def all_moved(self) -> bool:
-        return all(e.diverged or e.rounds_done > self.rounds[e.name] for e in self.batch.entries)
+    def seconds(self) -> float:
+        return max(time.monotonic() - self.start - self.batch.preparing, 1e-9)
 
     def speed(self) -> float:
         """Client-steps per second."""
-        return (self.batch.steps - self.steps) / max(time.monotonic() - self.start, 1e-9)
+        return (self.batch.steps - self.steps) / self.seconds()
 
     def left(self, entries: Iterable[Entry]) -> float | None:
         """Seconds until these runs are done; None while there is nothing to go by."""
@@ -195,4 +188,4 @@ class Pace:
         to_do = sum(self.batch.rounds - entry.rounds_done for entry in going)
         if not to_do:
             return 0.0
-        return (time.monotonic() - self.start) * to_do / done if done > 0 else None
+        return self.seconds() * to_do / done if done > 0 else None
