@@ -150,6 +150,7 @@ def test_the_default_folder_is_the_next_free_one(tmp_path):
         (["run", "--engine", "warp"], "got 'warp' (--engine)"),
         (["run", "--device", "cpu", "--set", "streams=2"], "streams must be 0 on a CPU, got 2"),
         (["run", "--device", "cpu", "--set", "precision=tf32"], "must be fp32 or fp64 on a CPU, got 'tf32'"),
+        (["run", "--rounds", "2", "--set", "rounds=5"], "--rounds must not be given twice, got 2. Leave out"),
         (["run", "--set", "processes=0"], "processes must be >= 1, got 0 (--set processes=0)"),
         (["run", "--rounds", "0"], "rounds must be >= 1, got 0 (--rounds)"),
         (["run", "--set", "cohort=1000"], "cohort must be <= 212, the number of clients, got 1000"),

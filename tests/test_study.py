@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -286,6 +287,17 @@ def test_divergence_is_contained(tmp_path: Path) -> None:
     assert (tmp_path / "wild" / "summary.csv").read_text() == (tmp_path / "summary.csv").read_text()
 
 
+def test_a_study_of_which_nothing_is_left_ends_in_order(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = study(
+            tmp_path / "out", methods=[FedProx(mu=1e30)], local={"batch": 4, "epochs": 1, "lr": 1e30}, seeds=1
+        ).run()
+    [lost] = results.summary
+    assert lost["diverged"] is True
+    assert not len(results.history)
+
+
 def test_settings_validation_and_extras(tmp_path: Path) -> None:
     results = study(
         tmp_path / "out", methods=[FedAvg(), FedDyn()], rounds=6, eval_every=3, validation=0.25,
@@ -388,16 +400,17 @@ def test_pretrained_init(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
     with pytest.raises(InputError, match=r"init lacks 'one\.bias'"):
         study(tmp_path / "c", init=str(tmp_path / "other.pt")).run()
+    with pytest.raises(InputError, match=r"init must be an existing file, got 'none\.pt'"):
+        study(tmp_path / "c", init="none.pt").run()
 
 
 def test_many_tiny_clients_start_fast(tmp_path: Path) -> None:
     """100,000 clients: no row for a client that nobody has visited."""
     n = 100_000
-    x = torch.randn(3 * n, 2, generator=torch.Generator().manual_seed(0))
-    owner = np.repeat(np.arange(n), 3)
-    data = Dataset(
-        "many", Arrays(x, (x[:, 0] > 0).long()), lambda seed: (np.arange(3 * n), np.arange(100)), 2, owner
-    )
+    x = torch.randn(3 * n + 100, 2, generator=torch.Generator().manual_seed(0))
+    owner = np.concatenate([np.repeat(np.arange(n), 3), np.full(100, -1)])
+    halves = np.flatnonzero(owner >= 0), np.flatnonzero(owner < 0)
+    data = Dataset("many", Arrays(x, (x[:, 0] > 0).long()), lambda seed: halves, 2, owner)
     made = study(
         tmp_path / "out", data=data, methods=[Scaffold()], rounds=2, seeds=1, local={"batch": 3, "epochs": 1}
     )
@@ -589,6 +602,27 @@ def test_masks_are_no_indices(tmp_path: Path) -> None:
     masked = Dataset("toy", full.samples, lambda seed: (mask, ~mask), 2, full.owner)
     with pytest.raises(InputError, match=r"data.split must give the numbers of samples, from 0 to 191"):
         study(tmp_path / "s", data=masked).run()
+
+
+def test_a_sample_does_not_train_and_test(tmp_path: Path) -> None:
+    full = toy()
+    halves = np.arange(100), np.arange(97, 192)
+    leaking = Dataset("toy", full.samples, lambda seed: halves, 2, full.owner)
+    with pytest.raises(InputError, match=r"data.split must not give .* with 3\. The first of them is 97"):
+        study(tmp_path / "s", data=leaking).run()
+
+
+@pytest.mark.parametrize(
+    ("token", "said"), [(90, "got 90. Set model.vocabulary=91"), (-1, "got -1. Number the tokens from 0 on")]
+)
+def test_tokens_without_an_embedding_are_refused(token: int, said: str, tmp_path: Path) -> None:
+    x = torch.zeros(20, 5, dtype=torch.int64)
+    x[17, 3] = token
+    halves = np.arange(15), np.arange(15, 20)
+    text = Dataset("text", Arrays(x, torch.arange(20) % 80), lambda seed: halves, 80)
+    keys = {"data": text, "model": "lstm", "partition": "iid", "clients": 2, "cohort": 2}
+    with pytest.raises(InputError, match=f"data.x must have tokens from 0 to 79, {said}"):
+        study(tmp_path / "s", **keys).run()
 
 
 def test_a_partition_file_is_named(tmp_path: Path) -> None:

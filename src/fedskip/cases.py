@@ -13,28 +13,28 @@ from torch import Tensor, nn
 
 from fedskip.data import Arrays, Dataset
 
+TEST = 100  # samples besides those of the clients
+
 
 def images(
     clients: int = 50, size: int = 1000, classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)
 ) -> Dataset:
     """Random pixels in the shape of CIFAR: speed does not depend on what is in the picture."""
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.standard_normal((clients * size, *shape), dtype=np.float32))
-    return _dataset("random-images", x, rng.integers(0, classes, clients * size), classes)
+    rng, samples = np.random.default_rng(0), clients * size + TEST
+    x = torch.from_numpy(rng.standard_normal((samples, *shape), dtype=np.float32))
+    return _dataset("random-images", x, rng.integers(0, classes, samples), classes)
 
 
 def text(clients: int = 50, size: int = 1000) -> Dataset:
     """Random characters in the shape of SHAKESPEARE."""
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.integers(0, 80, (clients * size, 80)))
-    return _dataset("random-text", x, rng.integers(0, 80, clients * size), 80)
+    rng, samples = np.random.default_rng(0), clients * size + TEST
+    x = torch.from_numpy(rng.integers(0, 80, (samples, 80)))
+    return _dataset("random-text", x, rng.integers(0, 80, samples), 80)
 
 
 def _dataset(name: str, x: Tensor, y: np.ndarray, classes: int) -> Dataset:
-    everyone = np.arange(len(x))
-    return Dataset(
-        name, Arrays(x, torch.from_numpy(y)), lambda seed: (everyone, everyone[:100]), classes=classes
-    )
+    train, test = np.split(np.arange(len(x)), [-TEST])
+    return Dataset(name, Arrays(x, torch.from_numpy(y)), lambda seed: (train, test), classes=classes)
 
 
 class PflCNN(nn.Sequential):

@@ -96,6 +96,11 @@ def run(
     """Run a study: quickstart, or another one, or the defaults of a data set (--set data.name=...)."""
     keys = {"methods": methods, "rounds": rounds, "seeds": seeds, "engine": engine, "device": device}
     given = {key: value for key, value in keys.items() if value is not None}
+    for assignment in assignments or []:
+        if (key := assignment.split("=")[0].strip()) in given:
+            raise InputError(
+                f"--{key}", "must not be given twice", given[key], f"leave out --set {assignment}"
+            )
     over = config.apply(Tree(given, {key: f"--{key}" for key in given}), assignments or [])
     new = Study(out, spec=config.build(chosen(study, over)))
     with resumable(new.out), _live(new) as progress:

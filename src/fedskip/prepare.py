@@ -22,6 +22,7 @@ from fedskip.errors import InputError
 from fedskip.federation import Clients, Run, Server
 from fedskip.measures import measure
 from fedskip.methods.base import Method
+from fedskip.models.lstm import CharLSTM
 from fedskip.rng import stream, torch_scope
 from fedskip.spec import Setting
 from fedskip.stack import Layout
@@ -124,6 +125,7 @@ def prepare(
         fix = "it needs test samples that belong to clients, as LEAF's data sets have"
         raise InputError("client_accuracy", f"cannot be had for {dataset.name!r}", True, fix)
     template = make_module(setting, dataset, setting.seeds[0], "init").to(device, dtype)
+    check_tokens(template, dataset)
     task = Task(
         template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
         dataset.samples.to(device, dtype), setting.local,
@@ -179,6 +181,12 @@ def _checked(split: Split, samples: int) -> Split:
             rule = f"must give the numbers of samples, from 0 to {samples - 1}, for training and for testing"
             raise InputError("data.split", rule, half, fix)
     train, test = (half.astype(np.int64) for half in found)
+    trains = np.zeros(samples, bool)
+    trains[train] = True
+    both = test[trains[test]]
+    if len(both):
+        rule = f"must not give a sample for training and for testing, as it does with {len(both)}"
+        raise InputError("data.split", rule, ..., f"the first of them is {both[0]}")
     return train, test
 
 
@@ -250,6 +258,18 @@ def make_module(setting: Setting, dataset: Dataset, seed: int, purpose: str) -> 
     if setting.init and purpose == "init":
         read_weights(setting.init, module)
     return models.key_dropout(module)
+
+
+def check_tokens(module: nn.Module, dataset: Dataset) -> None:
+    """Refuse tokens that our LSTM has no embedding for; where they are made to order, they are in range."""
+    x = getattr(dataset.samples, "x", None)
+    if isinstance(module, CharLSTM) and isinstance(x, Tensor) and len(x):
+        known = len(module.embedding.get_parameter("weight"))
+        least, most = int(x.min()), int(x.max())
+        if least < 0 or most >= known:
+            rule = f"must have tokens from 0 to {known - 1}"
+            fix = f"set model.vocabulary={most + 1}" if least >= 0 else "number the tokens from 0 on"
+            raise InputError("data.x", rule, most if least >= 0 else least, fix)
 
 
 def check_finite(dataset: Dataset) -> None:

@@ -25,8 +25,13 @@ def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, A
     write_bytes(path, save(tensors, metadata={"fedskip": json.dumps(about)}))
 
 
-def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a .safetensors file or of a torch state_dict, and the description if there is one."""
+def read_state(
+    path: str | os.PathLike[str], field: str = "weights"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a .safetensors file or of a torch state_dict, and the description if there is one.
+
+    `field`: what errors are to call it.
+    """
     path = Path(path)
     try:
         if path.suffix == ".safetensors":
@@ -35,21 +40,19 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
                 return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise InputError("weights", "must be an existing file", str(path)) from None
+        raise InputError(field, "must be an existing file", str(path)) from None
     except (SafetensorError, RuntimeError, EOFError, ValueError, OSError) as error:
-        raise InputError("weights", f"cannot be read ({error})", str(path)) from None
-    except Exception as error:  # torch.load raises pickle errors of its own
-        raise InputError(
-            "weights", f"hold more than tensors ({error})", str(path), "save a state_dict"
-        ) from None
+        raise InputError(field, f"cannot be read ({error})", str(path)) from None
+    except Exception:  # torch.load raises pickle errors of its own
+        raise InputError(field, "must hold nothing but tensors", str(path), "save a state_dict") from None
     if not isinstance(loaded, dict) or not all(isinstance(t, Tensor) for t in loaded.values()):
-        raise InputError("weights", "must be a state_dict of tensors", str(path))
+        raise InputError(field, "must be a state_dict of tensors", str(path))
     return loaded, {}
 
 
 def read_weights(path: str | os.PathLike[str], module: nn.Module, field: str = "init") -> None:
     """Load a file into a module; every float tensor must be there with its shape."""
-    state, _ = read_state(path)
+    state, _ = read_state(path, field)
     own = module.state_dict()
     missing = sorted(name for name, t in own.items() if name not in state and t.is_floating_point())
     extra = sorted(name for name in state if name not in own)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -74,10 +75,12 @@ def draw(name: str, setting: Setting, results: Results, spec: StudySpec) -> str:
             if reference.reference and last:
                 axes.axhline(fmean(last), color="grey", linestyle="--", label=reference.name)
         axes.set(xlabel=across, ylabel=up, title=f"{setting.name}: {up}")
-        if logarithmic:
+        drawn = axes.get_lines()  # none where all runs diverged at once
+        if logarithmic and any(np.max(line.get_ydata(), initial=0.0) > 0 for line in drawn):
             axes.set_yscale("log")
         axes.grid(alpha=0.3)
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+        if drawn:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()

@@ -60,7 +60,8 @@ def closing(results: Results, spec: StudySpec) -> RenderableType:
                 table.add_row(*[""] * several, Text(f"{setting.name} ({label})"), *shown, style="italic cyan")
 
     legend = "; ".join(f"{SCORES[name][0]}: {SCORES[name][1]}" for name in scores)
-    return Group(table, Text(f"{caption(results, spec)}\n{legend}.", "dim"))
+    below = [caption(results, spec), f"{legend}."] if scores else [caption(results, spec)]
+    return Group(table, Text("\n".join(below), "dim"))
 
 
 def caption(results: Results, spec: StudySpec) -> str:
