@@ -340,6 +340,7 @@ def test_feddyn_s_broadcast_differs_from_what_is_evaluated() -> None:
         (Moon(), 0, 0),
         (FedNova(), 0, 0),
         (Scaffold(), 1, 1),
+        (Scaffold(init="random"), 2, 1),
     ],
     ids=lambda value: value.label if isinstance(value, Method) else "",
 )
@@ -361,6 +362,20 @@ def test_buffers_travel_with_the_model_but_not_with_the_variates() -> None:
         orders, reply(orders, [1, 1, 1], upload={"delta_c": torch.zeros(3, 4, dtype=torch.float64)})
     )
     assert (server.bytes_down, server.bytes_up) == (4 * 3 * (8 + 4), 4 * 3 * (8 + 4))
+
+
+def test_what_rides_along_and_does_not_move_keeps_its_bits() -> None:
+    layout = Layout.of(Norm())
+    x = torch.from_numpy(stream("x").normal(size=layout.size)).float()
+    server = Server(FedAvg(), x, layout, clients=5, slots=3, seed=0)
+    for round in range(20):
+        orders = server.orders(round)
+        replies = reply(orders, [1, 10, 30])
+        y = torch.cat([replies.y[:, :4].float(), orders.x[:, 4:]], 1)
+        server.absorb(orders, replace(replies, y=y, loss=replies.loss.float()))
+        server.merge(round + 1)
+    assert torch.equal(server.x[4:], x[4:])
+    assert not torch.equal(server.x[:4], x[:4])
 
 
 def test_only_replies_are_paid_for() -> None:

@@ -499,3 +499,8 @@ def test_only_methods_without_memory_run_ahead() -> None:
 )
 def test_labels(method: Method, label: str) -> None:
     assert method.label == label
+
+
+def test_a_period_in_quotes_is_the_same_period() -> None:
+    assert FedAvg(period="5") == FedAvg(period=5)
+    assert FedAvg(period="1").label == "FedAvg"

@@ -17,6 +17,7 @@ from fedskip import rng
 from fedskip.engine.step import compiled, has_compiler
 from fedskip.errors import InputError
 from fedskip.models import MODELS, Dropout, build, key_dropout, refuse, stacking_obstacles, words
+from fedskip.models.dropout import FIRST
 from fedskip.models.patches import PatchConv2d, as_patches
 
 THIN = {"width": 4, "blocks": (1, 2), "head": False}  # a ResNet of some 5,000 parameters
@@ -272,9 +273,16 @@ def test_dropout_follows_its_definition() -> None:
     word = torch.tensor(12345)
     y = worded(12345, p=0.25, layer=3)(torch.full((2, 3), 3.0, dtype=torch.float64))
     for i in range(6):
-        kept = rng.uniform(rng.mix(word, 3), i) >= 0.25
+        kept = rng.uniform(rng.mix(word, FIRST + 3), i) >= 0.25
         assert y.flatten()[i].item() == pytest.approx(4.0 if kept else 0.0)
     assert y.dtype == torch.float64
+
+
+def test_dropout_and_augmentation_draw_apart() -> None:
+    """Both follow from the word of a step: samples by their place in the batch, layers by their number."""
+    word = torch.tensor(12345)
+    samples, layers = rng.mix(word, torch.arange(10_000)), rng.mix(word, FIRST + torch.arange(100))
+    assert not set(samples.tolist()) & set(layers.tolist())
 
 
 def test_dropout_rate() -> None:

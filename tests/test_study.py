@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedskip import Arrays, Dataset, FedAvg, FedDyn, FedProx, InputError, Moon, Scaffold, Study
 from fedskip.checkpoint import found
 from fedskip.history import HISTORY, SUMMARY, Table
-from fedskip.methods.base import State, Terms, Visit
+from fedskip.methods.base import Merged, State, Terms, Visit
 from fedskip.progress import Silent
 from fedskip.record import read_record
 from fedskip.study import Interrupted
@@ -315,8 +315,9 @@ def test_settings_validation_and_extras(tmp_path: Path) -> None:
 
 
 def test_local_and_cross_training(tmp_path: Path) -> None:
+    """The last round counts, although it is no multiple of `eval_every`."""
     results = study(
-        tmp_path / "out", methods=[FedAvg(period="never")], rounds=6, eval_every=2, seeds=1,
+        tmp_path / "out", methods=[FedAvg(period="never")], rounds=5, eval_every=2, seeds=1,
         settings=[
             {"name": "local", "cohort": 8, "cohort_policy": "fixed"},
             {"name": "cross", "cohort": 1, "cohort_policy": "cyclic"},
@@ -324,7 +325,7 @@ def test_local_and_cross_training(tmp_path: Path) -> None:
     ).run()  # fmt: skip
     for name in ("local", "cross"):
         rows = results.history.where(setting=name)
-        assert rows.column("round") == [2, 4, 6]
+        assert rows.column("round") == [2, 4, 5]
         assert rows.column("merges") == [0, 0, 0]
         assert results.summary.where(setting=name)[0]["final"] is None
     assert len(list((tmp_path / "out" / "models").glob("local*.slot*.last.safetensors"))) == 8
@@ -527,6 +528,12 @@ def test_resume_refuses_an_edited_study(tmp_path: Path) -> None:
     study(tmp_path / "s", rounds=2).run()
     file = tmp_path / "s" / "study.yaml"
     file.write_text(file.read_text().replace("batch: 4", "batch: 3"))
+    with pytest.raises(InputError, match=r"study.yaml was changed after the study began"):
+        study(tmp_path / "s", local={"batch": 3, "epochs": 1}).resume(rounds=4)
+    file.write_text(file.read_text().replace("batch: 3", "batch: 4").replace("rounds: 2", "rounds: 6"))
+    with pytest.raises(InputError, match=r"changed after the study began\. .* with --rounds"):
+        study(tmp_path / "s").resume()
+    file.write_text(file.read_text().replace("batch: 4", "batch: 3").replace("rounds: 6", "rounds: 2"))
     changed = {"rounds": 2, "local": {"batch": 3, "epochs": 1}}
     with pytest.raises(InputError, match=r"study.yaml was changed after the study began"):
         study(tmp_path / "s", **changed).resume(rounds=4)
@@ -586,6 +593,8 @@ def test_a_partition_file_never_deals_test_samples(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"partition.file deals \d+ samples that are for testing at seed 1"):
         study(tmp_path / "two", **keys, partition={"file": file}, seeds=2).run()
     study(tmp_path / "three", **keys, partition={"file": file}, seeds=2, partition_seed=0).run()
+    with pytest.raises(InputError, match=r"clients must be 5, as in partition.file, got 6. Leave it out"):
+        study(tmp_path / "four", **keys | {"clients": 6}, partition={"file": file}, seeds=1).run()
 
 
 def test_an_empty_test_set_is_no_divergence(tmp_path: Path) -> None:
@@ -639,6 +648,50 @@ def test_client_accuracy_needs_test_samples_of_clients(tmp_path: Path) -> None:
     data = Dataset("toy", full.samples, full.split, 2, nobody)
     with pytest.raises(InputError, match="client_accuracy cannot be had for 'toy'"):
         study(tmp_path / "s", data=data, client_accuracy=True).run()
+
+
+def test_a_metric_may_be_undefined(tmp_path: Path) -> None:
+    """The best is the best of what there is, as in the model that is kept of it."""
+    calls = iter(range(99))
+
+    def now_and_then(output: Tensor, target: Tensor) -> Tensor:
+        right = (output.max(1).indices == target).float()
+        return right * float("nan") if next(calls) < 4 else right
+
+    results = study(
+        tmp_path / "s", metric=now_and_then, methods="fedavg", seeds=1, rounds=6, engine="loop"
+    ).run()
+    scores = results.history.column("test_accuracy")
+    assert np.isnan(scores[0])
+    assert results.summary[0]["best"] == max(score for score in scores if not np.isnan(score))
+
+
+def test_a_model_with_one_number_for_a_sample(tmp_path: Path) -> None:
+    full = toy()
+    samples = Arrays(full.samples.x, full.samples.x.sum(1))  # type: ignore[attr-defined]
+    data = Dataset("sums", samples, full.split, owner=full.owner)
+    model = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
+    keys = {"loss": "squared_error", "metric": "minus_squared_error"}
+    results = study(tmp_path / "s", data=data, model=model, methods="fedavg", seeds=1, **keys).run()
+    scores = results.history.column("test_accuracy")
+    assert scores[-1] > scores[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping(FedAvg):
+    """Keeps the slots, column by column: a tensor that is not contiguous."""
+
+    title: ClassVar[str] = "Keeping"
+
+    def merge(self, server: State, x: Tensor, w: Tensor, p: Tensor, a: Tensor) -> Merged:
+        return Merged(p @ w, p @ w, {"last": w.T})
+
+
+def test_any_tensor_can_be_kept(tmp_path: Path) -> None:
+    made = study(tmp_path / "s", methods=[Keeping()], seeds=1, rounds=2, engine="loop")
+    made.run()
+    state = load_file(found(made.out / "checkpoints", "toy")[-1][1])
+    assert state["toy.Keeping.s0/server.state.last"].shape[1] == 4
 
 
 def test_numbers_are_no_classes(tmp_path: Path) -> None:

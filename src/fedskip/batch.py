@@ -172,7 +172,10 @@ class Batch:
 
     def _room(self) -> int:
         layout, slots = self.prepared.task.layout, self.prepared.setting.cohort
-        models = 1 + slots * self.prepared.setting.slot_accuracy
+        slotted = self.prepared.setting.slot_accuracy or any(
+            not entry.run.server.period.segments for entry in self.entries
+        )
+        models = 1 + slots * slotted
         return max(1, PENDING_BYTES // (4 * layout.size * models))
 
     # --- evaluation --------------------------------------------------------------------------------

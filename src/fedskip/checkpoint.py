@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, contiguous_format
 
 from fedskip.errors import InputError
 from fedskip.files import digest, write_bytes
@@ -24,9 +24,8 @@ def save_checkpoint(
     folder: Path, setting: str, round: int, tensors: dict[str, Tensor], notes: dict[str, Any]
 ) -> Path:
     """Write the state of a batch after a round."""
-    content = save(
-        {name: t.detach().cpu().clone() for name, t in tensors.items()}, metadata={"notes": json.dumps(notes)}
-    )
+    own = {name: t.detach().cpu().clone(memory_format=contiguous_format) for name, t in tensors.items()}
+    content = save(own, metadata={"notes": json.dumps(notes)})
     path = folder / f"{setting}.{round:06d}.{digest(content)}.safetensors"
     write_bytes(path, content)
     for _, old in found(folder, setting)[:-KEEP]:

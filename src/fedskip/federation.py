@@ -32,10 +32,17 @@ class Run:
     """
 
     def __init__(
-        self, server: Server, clients: Clients, *, look_every: int = 1, keep_slots: bool = False
+        self,
+        server: Server,
+        clients: Clients,
+        *,
+        look_every: int = 1,
+        last: int | None = None,
+        keep_slots: bool = False,
     ) -> None:
+        """Without merges, a run is looked at `look_every` so many rounds and after its `last` one."""
         self.server, self.clients = server, clients
-        self.look_every, self.keep_slots = look_every, keep_slots
+        self.look_every, self.last, self.keep_slots = look_every, last, keep_slots
         self.round = 0  # rounds that all slots have done
         self.meeting = 0  # the round after which all slots are together again
         self.at = np.zeros(server.slots, dtype=int)  # rounds that each slot has done
@@ -125,7 +132,8 @@ class Run:
 
     def _looks(self, rounds: int) -> bool:
         """Whether a run without merges is evaluated after so many rounds."""
-        return not self.server.period.segments and rounds % self.look_every == 0
+        due = rounds % self.look_every == 0 or rounds == self.last
+        return due and not self.server.period.segments
 
 
 class Rounds:

@@ -122,11 +122,12 @@ class HistoryFile:
 def summarise(rows: Sequence[Row], *, rounds: int) -> Row:
     """What the history of one run comes to, if it was made for so many rounds."""
     last = rows[-1] if rows else {}
-    best = max(rows, key=lambda row: row["test_accuracy"], default={})
-    tail = [row["test_accuracy"] for row in rows if row["round"] > (1 - TAIL) * rounds] or [
+    scored = [row for row in rows if not math.isnan(row["test_accuracy"])]  # a metric may be undefined
+    best = max(scored, key=lambda row: row["test_accuracy"], default={})
+    tail = [row["test_accuracy"] for row in scored if row["round"] > (1 - TAIL) * rounds] or [
         last.get("test_accuracy")
     ]
-    validated = [row for row in rows if row["val_accuracy"] is not None]
+    validated = [row for row in scored if row["val_accuracy"] is not None]
     chosen = max(validated, key=lambda row: row["val_accuracy"], default={})
     return {
         "last": last.get("test_accuracy"),

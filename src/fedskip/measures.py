@@ -19,13 +19,13 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
     """The squared distance, averaged over the outputs of a sample."""
-    return (output - target.reshape(output.shape)).square().flatten(1).mean(1)
+    return _mean((output - target.reshape(output.shape)).square())
 
 
 def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """Of one logit for each label (B, C) and 0/1 targets (B, C)."""
     target = target.to(output.dtype).reshape(output.shape)
-    return F.binary_cross_entropy_with_logits(output, target, reduction="none").flatten(1).mean(1)
+    return _mean(F.binary_cross_entropy_with_logits(output, target, reduction="none"))
 
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
@@ -35,12 +35,17 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
 
 def label_accuracy(output: Tensor, target: Tensor) -> Tensor:
     """The share of labels that are right, for multi-label tasks."""
-    return ((output > 0) == (target.reshape(output.shape) > 0)).to(output.dtype).flatten(1).mean(1)
+    return _mean(((output > 0) == (target.reshape(output.shape) > 0)).to(output.dtype))
 
 
 def minus_squared_error(output: Tensor, target: Tensor) -> Tensor:
     """For regression: higher is better, as for every metric."""
     return -squared_error(output, target)
+
+
+def _mean(numbers: Tensor) -> Tensor:
+    """Of each sample, (B, ...) → (B,)."""
+    return numbers.reshape(len(numbers), -1).mean(1)
 
 
 LOSSES: dict[str, Measure] = {

@@ -73,6 +73,7 @@ class Prepared:
             server,
             Clients(method, layout, clients.sizes, self.routes(seed), x),
             look_every=setting.eval_every,
+            last=setting.rounds,
             keep_slots=setting.slot_accuracy,
         )
 
@@ -200,6 +201,9 @@ def _partition(setting: Setting, dataset: Dataset, train: np.ndarray, seed: int)
             raise InputError("partition.file", "must be a partition file", chosen["file"], fix) from error
         if len(clients.indices) and clients.indices.max() >= len(dataset.samples):
             raise InputError("partition.file", f"is not of data set {dataset.name!r}", chosen["file"])
+        if setting.clients not in (None, len(clients)):
+            rule = f"must be {len(clients)}, as in partition.file"
+            raise InputError("clients", rule, setting.clients, "leave it out")
     else:
         kind, labels = chosen.pop("kind"), dataset.samples.labels()
         clients = partition(

@@ -78,8 +78,8 @@ def arrays(dataset: Dataset) -> dict[str, Tensor]:
 
 
 def digest_of_study(tree: dict[str, Any]) -> str:
-    """Of a study as plain values, whatever its length and the order of its keys."""
-    return digest(json.dumps(without_rounds(tree), sort_keys=True, default=str).encode())
+    """Of a study as plain values, whatever the order of its keys."""
+    return digest(json.dumps(tree, sort_keys=True, default=str).encode())
 
 
 def without_rounds(tree: dict[str, Any]) -> dict[str, Any]:

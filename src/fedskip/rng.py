@@ -93,7 +93,10 @@ def fold(word: Tensor) -> Tensor:
 def mix(word: Tensor, counter: Tensor | int) -> Tensor:
     """The `counter`-th 32-bit word that follows from `word`; shapes broadcast."""
     # the first mask keeps a compiler from folding the product into an index of 32 bits
-    return scramble((scramble(word) + (counter & _MASK) * 0x1E3779B9) & _MASK)
+    added = (counter & _MASK) * 0x1E3779B9
+    if isinstance(added, int):
+        added &= _MASK
+    return scramble((scramble(word) + added) & _MASK)
 
 
 def uniform(word: Tensor, counter: Tensor | int) -> Tensor:

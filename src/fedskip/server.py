@@ -153,7 +153,8 @@ class Server:
                 rule, fix = f"holds {self.method.label}, whose merge gives no Merged", "return Merged(...)"
                 raise InputError("methods", rule, type(merged).__name__, fix)
             self.state = merged.server
-            rest = p @ w[:, d:]
+            x = self.x[d:]
+            rest = x + p @ (w[:, d:] - x)  # to the bit the same where nothing has moved
             evaluated = torch.cat([merged.evaluated, rest])
             same = merged.broadcast is merged.evaluated
             broadcast = evaluated if same else torch.cat([merged.broadcast, rest])

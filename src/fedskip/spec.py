@@ -129,6 +129,8 @@ class Setting:
         for key in nested:
             if key not in known:
                 raise unknown("default of the data set", key, known)
+        if "file" in written.get("partition", {}):
+            nested.pop("clients", None)  # the file has them
         values = overlay(nested, written)
         local = _partial(values.get("local", {}))
         values["local"] = local if isinstance(local, Local) else Local(**local)

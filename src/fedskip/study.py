@@ -244,7 +244,8 @@ class Study:
             raise InputError("out", "holds another study", str(self.out), "choose its own folder")
         noted = read_record(file).get("study")
         if noted not in (None, digest_of_study(begun)) and not anyway:
-            fix = "undo that, or run the changed study into another --out; --anyway mixes the two"
+            fix = "undo that, or run the changed study into another --out; --anyway mixes the two. "
+            fix += "More rounds are had with --rounds"
             raise InputError(str(file), "was changed after the study began", fix=fix)
         pairs = zip(self.spec.settings, rounds, strict=True)
         settings = tuple(dataclasses.replace(setting, rounds=n) for setting, n in pairs)

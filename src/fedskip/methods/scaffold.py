@@ -25,7 +25,7 @@ from fedskip.methods.base import TRAINABLE, Federation, Method, State, Terms, Vi
 class Scaffold(Method):
     """Control variates c (server) and c_i (client) cancel each client's drift."""
 
-    init: Literal["zero", "random"] = "zero"  # random: one network's weights, as in NIID-Bench; it diverges
+    init: Literal["zero", "random"] = "zero"  # random: one network's weights, as in NIID-Bench; learns badly
 
     title = "SCAFFOLD"
     remembers = {"c": TRAINABLE}

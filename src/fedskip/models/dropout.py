@@ -23,12 +23,13 @@ KEYED: dict[type[nn.Module], bool] = {
     nn.Dropout2d: True,
     nn.Dropout3d: True,
 }
+FIRST = 1 << 31  # layers are numbered from here: augmentation has the numbers of a batch's samples
 
 
 class Dropout(nn.Module):
     """Zeroes each element (or channel) with probability `p` while training, scales the rest.
 
-    The i-th is kept iff `uniform(mix(word, layer), i) >= p`. Used twice in one forward pass, a layer
+    The i-th is kept iff `uniform(mix(word, FIRST + layer), i) >= p`. Used twice in one forward pass, a layer
     draws the same mask twice: give each place its own.
     """
 
@@ -45,7 +46,7 @@ class Dropout(nn.Module):
         # one draw for each element, or for each channel of a batch (B, C, ...)
         shape = x.shape[:2] + (1,) * (x.dim() - 2) if self.channels else x.shape
         i = torch.arange(prod(shape), device=x.device).reshape(shape)
-        keep = rng.uniform(rng.mix(self.word, self.layer), i) >= self.p
+        keep = rng.uniform(rng.mix(self.word, FIRST + self.layer), i) >= self.p
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
         return torch.where(keep, x * scale, 0.0)
 
