@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import fedskip
-from fedskip.methods.base import Merged, Method, State, require
+from fedskip.errors import require
+from fedskip.methods.base import Merged, Method, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import http.server
 import io
+import multiprocessing
 import stat
 import tarfile
 import threading
@@ -105,6 +106,39 @@ def test_no_permission(root, monkeypatch):
         cache.write("d", {"x": np.zeros(3)})
     with pytest.raises(InputError, match=r"\(Permission denied\)"):
         cache.download(cache.Source(("file:///nowhere/a.bin",)))
+
+
+def test_one_after_another(root):
+    """Several processes that import the same data at once leave one whole entry."""
+    processes = [multiprocessing.get_context("fork").Process(target=_write, args=(i,)) for i in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    found = cache.read("own", *"abcd")
+    assert len({int(array[0]) for array in found}) == 1
+    assert everything(root) == [".lock", "own", *(f"own/{key}.npy" for key in "abcd")]
+
+
+def _write(number: int) -> None:
+    for _ in range(5):
+        with cache.held():
+            cache.write("own", {key: np.full(10_000, number) for key in "abcd"})
+
+
+def test_an_entry_that_was_set_aside_comes_back(root):
+    """A kill between the two renames of `write`."""
+    cache.write("own", {"a": np.arange(3)})
+    (root / "own").rename(root / ".own.old")
+    with pytest.raises(ZeroDivisionError):
+        cache.write("own", {"a": np.arange(3), "b": _Broken()})
+    assert cache.read("own", "a")[0].tolist() == [0, 1, 2]
+
+
+class _Broken:
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise ZeroDivisionError
 
 
 def test_leftovers_of_a_killed_process_are_cleared(root):

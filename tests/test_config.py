@@ -582,3 +582,23 @@ def test_find_takes_a_name_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(InputError) as caught:
             studies.find(wrong)
         assert message in str(caught.value)
+
+
+def test_names_that_look_like_numbers_are_read_back_as_text(tmp_path: Path) -> None:
+    keys = {"data": "synthetic", "methods": "fedavg", "name": "1e3"}
+    spec = build(Tree(keys | {"settings": [{"name": "1e-3"}, {"name": "12"}, {"name": "true"}]}))
+    assert build(written(tmp_path, dump(spec))) == spec
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("my data's (1).npz", "my data-s (1)"), ("~x.npz", "data-x"), ("a" * 300 + ".npz", "a" * 100)],
+)
+def test_a_setting_is_named_after_its_file(file: str, name: str) -> None:
+    spec = build(Tree({"data": file, "methods": "fedavg"}))
+    assert spec.settings[0].name == name
+
+
+def test_names_are_not_too_long_for_files() -> None:
+    with pytest.raises(InputError, match="name must have at most 100 characters: it names files"):
+        build(Tree({"data": "synthetic", "methods": "fedavg", "settings": [{"name": "a" * 101}]}))

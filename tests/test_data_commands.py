@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedskip.data import cache, heatmap, shakespeare, store
 from fedskip.data.commands import app
-from fedskip.data.partition import Partition
+from fedskip.data.partition import Partition, partition
 from fedskip.errors import InputError
 
 
@@ -55,7 +55,7 @@ def test_get(book, root, monkeypatch):
     entry = replace(store.ENTRIES["shakespeare"], source=cache.Source((book.as_uri(),), digest))
     monkeypatch.setitem(store.ENTRIES, "shakespeare", entry)
     assert "shakespeare: 0 MB in " in fedskip_data("get", "shakespeare")
-    assert sorted(path.name for path in root.iterdir()) == ["downloads", "shakespeare"]
+    assert sorted(path.name for path in root.iterdir()) == [".lock", "downloads", "shakespeare"]
     assert not list((root / "downloads").iterdir())  # the entry has all that was in the file
     book.unlink()
     fedskip_data("get", "shakespeare")  # there already
@@ -100,6 +100,25 @@ def test_show_any_partition(own, tmp_path):
         store.summarise(own, {"clients": 2, "partition_seed": seed}).counts.tolist() for seed in (0, 0, 1)
     ]
     assert other[0] == other[1] != other[2]
+
+
+def test_show_a_partition_from_a_file(own, tmp_path):
+    partition("iid", np.arange(200), np.zeros(200), clients=3, seed=0).save(tmp_path / "p.npz")
+    assert len(store.summarise(own, {"partition": {"file": str(tmp_path / "p.npz")}}).sizes) == 3
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("data=5", "data must hold options of the data set, got 5"),
+        ("partition.kind=5", "partition.kind must be text, got 5"),
+        ("partition_seed=abc", "partition_seed must be a whole number or null, got 'abc'"),
+        ("partition_seed=-1", "partition_seed must be >= 0, got -1"),
+    ],
+)
+def test_show_refuses_what_a_study_refuses(own, assignment, message):
+    with pytest.raises(InputError, match=message):
+        fedskip_data("show", own, "--set", "clients=2", "--set", assignment)
 
 
 def test_show_bad_input(own, tmp_path):

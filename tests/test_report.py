@@ -5,6 +5,7 @@ import io
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from rich.console import Console
 
 from fedskip import config
@@ -40,8 +41,10 @@ def table(tmp_path):
                 {"name": "demo", "data": "synthetic", "settings": entries, "methods": "fedavg"} | keys
             )
         )
-        divisions = "".join(f"    {n}: {{divisions: {{0: {{test: {1000 + len(n)}}}}}}}\n" for n in settings)
-        (tmp_path / "study.yaml").write_text(f"record:\n  settings:\n{divisions}")
+        tests = {n: 1000 + len(n) for n in settings}
+        seen = {n: min(keys.get("eval_samples", size), size) for n, size in tests.items()}
+        record = {n: {"divisions": {0: {"test": tests[n], "evaluated": seen[n]}}} for n in settings}
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump({"record": {"settings": record}}))
         console = Console(
             file=io.StringIO(), width=120, force_terminal=color, color_system="standard" if color else None
         )
@@ -108,7 +111,10 @@ def test_a_test_set_seen_in_part_is_said_to_be(table):
     text = table([run("FedAvg", 0, 0.5) | {"full_test": 0.48}], eval_samples=100)
     assert "1,001 test samples, 100 of them while training" in text
     assert line(text, "FedAvg")[1:5] == ["50.00", "50.00", "50.00", "48.00"]
-    assert "full test" not in table([run("FedAvg", 0, 0.5) | {"full_test": 0.5}])
+    for more in ({}, {"eval_samples": 5000}):
+        text = table([run("FedAvg", 0, 0.5) | {"full_test": 0.5}], **more)
+        assert "full test" not in text
+        assert "while training" not in text
 
 
 # --- progress ------------------------------------------------------------------------------------------

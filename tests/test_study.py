@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -465,6 +465,14 @@ class Forgetful(nn.Module):
         return output
 
 
+def labelled(label: int) -> Dataset:
+    """With one wrong label, which is not among the first samples."""
+    full = toy()
+    y = full.samples.y.clone()  # type: ignore[attr-defined]
+    y[100] = label
+    return replace(full, samples=Arrays(full.samples.x, y))  # type: ignore[attr-defined]
+
+
 NORMED = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 STACKED = {"methods": "fedavg", "engine": "stacked"}
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
@@ -476,14 +484,36 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         {"model": nn.Linear(2, 1), "methods": "fedavg"},
         r"model must give a score for each of the 2 classes of 'toy', got 'Linear'\. .* gives \(1,\)",
     ),
+    "class": (
+        {"model": nn.Linear, "methods": "fedavg"},
+        r"model cannot be made \(missing a required argument: 'in_features'\), got 'Linear'\. Give an",
+    ),
+    "maker": (
+        {"model": lambda: 5},
+        "model must be an nn.Module, got 'int'. Give an nn.Module",
+    ),
     "features": ({"model": nn.Linear(2, 2)}, r"model must have a method features\(x\)"),
     "loss": ({"loss": torch.nn.functional.cross_entropy}, "loss must give one number per sample"),
     "metric": ({"metric": lambda output, target: output.mean()}, "metric must give one number per sample"),
     "target": ({"loss": "binary_cross_entropy"}, r"loss cannot compare the \(2, 2\) of the model and \(2,\)"),
     "merge": ({"methods": [Careless()]}, "methods holds Careless, whose merge gives no Merged"),
+    "labels": (
+        {"data": labelled(7)},
+        r"data.y must hold classes from 0 to 1, for which the model has scores, got 7",
+    ),
+    "ignored": ({"data": labelled(-100)}, "data.y must hold classes from 0 to 1, .* got -100"),
+    "accuracy": (
+        {"model": nn.Linear(2, 1), "methods": "fedavg", "loss": "squared_error"},
+        r"metric cannot be accuracy.* gives \(1,\) for a sample'\. Set metric=minus_squared_error",
+    ),
+    "lonely": (
+        {"model": NORMED, "methods": "fedavg", "local": {"batch": 5, "last_batch": "keep"}},
+        "local.batch leaves a batch of one sample, .* got 5. Torch says: Expected more than 1 value",
+    ),
+    "validation": ({"validation": 0.001}, "validation must leave something on both sides of 128 training"),
     "method": (STACKED | {"methods": [Halved()]}, "cannot be 'stacked' for a method with its own objective"),
     "short": (
-        STACKED | {"model": NORMED, "local": {"batch": 5, "last_batch": "keep"}},
+        STACKED | {"model": NORMED, "local": {"batch": 6, "last_batch": "keep"}},
         "cannot be 'stacked' for BatchNorm with short batches",
     ),
     "state": (
@@ -538,6 +568,21 @@ def test_resume_refuses_an_edited_study(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"study.yaml was changed after the study began"):
         study(tmp_path / "s", **changed).resume(rounds=4)
     assert study(tmp_path / "s", **changed).resume(rounds=4, anyway=True).summary
+
+
+def test_a_folder_without_its_study_is_not_taken_over(tmp_path: Path) -> None:
+    study(tmp_path / "s", rounds=2).run()
+    (tmp_path / "s" / "study.yaml").unlink()
+    with pytest.raises(InputError, match=r"out holds checkpoints, but not the study.yaml that it belongs to"):
+        study(tmp_path / "s", rounds=2, methods="fedavg").run()
+
+
+def test_what_a_kill_left_half_written_is_cleared(tmp_path: Path) -> None:
+    study(tmp_path / "s", rounds=2).run()
+    half = tmp_path / "s" / "checkpoints" / ".toy.000002.0123.safetensors.4711.part"
+    half.touch()
+    study(tmp_path / "s", rounds=2).resume(rounds=3)
+    assert not half.exists()
 
 
 def test_resume_refuses_other_data_and_another_model(tmp_path: Path) -> None:

@@ -47,9 +47,8 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.1 wants a dot in a number; people write 1e-3."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+_NUMBER = "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+_Loader.add_implicit_resolver(*_NUMBER)
 
 
 @dataclass(frozen=True)
@@ -285,3 +284,4 @@ def _represent_object(dumper: _Dumper, value: Any) -> yaml.Node:
 
 
 _Dumper.add_multi_representer(object, _represent_object)
+_Dumper.add_implicit_resolver(*_NUMBER)  # so that a text which looks like one is quoted

@@ -35,6 +35,12 @@ class InputError(ValueError):
         return InputError(self.field, self.rule, self.value, self.fix, where)
 
 
+def require(field: str, ok: bool, rule: str, value: object = ..., fix: str = "") -> None:
+    """Refuse a value unless it is as it must be."""
+    if not ok:
+        raise InputError(field, rule, value, fix)
+
+
 def said(error: Exception) -> str:
     """What an error of another library says, in one line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

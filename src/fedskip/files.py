@@ -67,11 +67,22 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate()
         file.write(f"pid {os.getpid()}")
         file.flush()
+        for part in folder.rglob(".*.part"):  # of a process that was killed
+            part.unlink(missing_ok=True)
         try:
             yield
         finally:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_UN)  # said aloud: a forked process may still hold the file
+
+
+@contextmanager
+def waited_for(folder: Path) -> Iterator[None]:
+    """Hold a folder as soon as nobody else does."""
+    with (folder / ".lock").open("a") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def digest(content: bytes | memoryview) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from fedskip.data.base import Split
 from fedskip.data.split import evaluation_subset, pooled_test
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import Route, Task, Visits, route, steps_of
-from fedskip.errors import InputError
+from fedskip.errors import InputError, require
 from fedskip.federation import Clients, Run, Server
 from fedskip.measures import measure
 from fedskip.methods.base import Method
@@ -149,6 +151,9 @@ def divide(setting: Setting, dataset: Dataset, seed: int, saved: Path | None = N
     if setting.validation:
         shuffled = stream(seed, "validation").permutation(train)
         held_out = round(setting.validation * len(train))
+        if not 0 < held_out < len(train):
+            rule = f"must leave something on both sides of {len(train)} training samples"
+            raise InputError("validation", rule, setting.validation)
         validation, train = np.sort(shuffled[:held_out]), np.sort(shuffled[held_out:])
     file = None if saved is None else saved / f"partition-{setting.name}-{seed}.npz"
     if file is not None and file.exists():
@@ -255,13 +260,26 @@ def make_module(setting: Setting, dataset: Dataset, seed: int, purpose: str) -> 
                     if callable(reset):
                         reset()
         elif callable(setting.model):
-            module = setting.model()
+            module = _made(setting.model)
         else:
             module = models.build(**{"classes": dataset.classes, **setting.model})
     models.refuse(module)
     if setting.init and purpose == "init":
         read_weights(setting.init, module)
     return models.key_dropout(module)
+
+
+def _made(maker: Callable[[], Any]) -> nn.Module:
+    """What a user's function makes."""
+    fix = "give an nn.Module, or a function without arguments that makes one"
+    try:
+        inspect.signature(maker).bind()
+    except TypeError as error:
+        name = getattr(maker, "__name__", type(maker).__name__)
+        raise InputError("model", f"cannot be made ({error})", name, fix) from error
+    module: nn.Module = maker()
+    require("model", isinstance(module, nn.Module), "must be an nn.Module", type(module).__name__, fix)
+    return module
 
 
 def check_tokens(module: nn.Module, dataset: Dataset) -> None:

@@ -73,7 +73,7 @@ def _flat(facts: dict[str, Any]) -> dict[str, Any]:
 
 def arrays(dataset: Dataset) -> dict[str, Tensor]:
     """The samples, as far as they lie in memory."""
-    found = {name: getattr(dataset.samples, name, None) for name in ("x", "y")}
+    found = getattr(dataset.samples, "__dict__", {})
     return {name: array for name, array in found.items() if isinstance(array, Tensor)}
 
 

@@ -20,7 +20,8 @@ from fedskip.engine.step import StackedStep, Uses
 from fedskip.errors import InputError, said
 from fedskip.federation import Run
 from fedskip.machine import engine_of
-from fedskip.measures import cross_entropy
+from fedskip.measures import accuracy, cross_entropy
+from fedskip.models.batchnorm import batch_statistics
 from fedskip.prepare import Prepared
 from fedskip.rng import torch_scope
 from fedskip.spec import StudySpec
@@ -58,6 +59,8 @@ def _measure(prepared: Prepared) -> None:
         inputs = task.test_transform(inputs)
     model = _model(prepared)
     of = f"the samples of {data.name!r}, which have the shape {tuple(inputs.shape[1:])}"
+    if not inputs.is_floating_point():
+        of += " and are whole numbers, as ids are"
     with _named("model", f"cannot take {of}", model), torch.no_grad():
         output = task.arithmetic.compute(module, inputs)
     classes = data.classes or 1
@@ -65,14 +68,44 @@ def _measure(prepared: Prepared) -> None:
         rule = f"must give a score for each of the {classes} classes of {data.name!r}"
         raise InputError("model", rule, model, f"for a sample it gives {tuple(output.shape[1:])}")
     if task.loss is cross_entropy and targets.is_floating_point():
-        fix = "for numbers, set loss=squared_error and metric=minus_squared_error"
+        fix = "store classes as whole numbers; for others, set loss=squared_error, metric=minus_squared_error"
         raise InputError("loss", f"cannot be cross_entropy: {data.name!r} has no classes", ..., fix)
+    if task.metric is accuracy and (targets.is_floating_point() or output.dim() < 2 or output.shape[1] < 2):
+        fix = "set metric=minus_squared_error for numbers, metric=label_accuracy for labels"
+        rule = "cannot be accuracy, which compares the scores of classes"
+        raise InputError("metric", rule, f"a model that gives {tuple(output.shape[1:])} for a sample", fix)
+    if task.loss is cross_entropy:
+        _check_labels(prepared, output.shape[1])
     shapes = f"{tuple(output.shape)} of the model and {tuple(targets.shape)} of {data.name!r}"
     for name, measure in (("loss", task.loss), ("metric", task.metric)):
         with _named(name, f"cannot compare the {shapes}", getattr(setting, name)):
             per_sample(measure(output, targets), len(targets), name)
     with _named("model", f"cannot be trained on {of}", model):
         task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean().backward()
+    if batch_statistics(module) and _lonely(prepared):
+        rule = "leaves a batch of one sample, with which this model cannot be trained"
+        with _named("local.batch", rule, setting.local.batch), torch.no_grad():
+            task.arithmetic.compute(module, inputs[:1])
+
+
+def _check_labels(prepared: Prepared, scores: int) -> None:
+    labels = prepared.dataset.samples.labels()
+    for division in prepared.divisions.values():
+        for part in (division.clients.indices, division.test, division.validation):
+            found = labels[part]
+            if found.size and not 0 <= found.min() <= found.max() < scores:
+                rule = f"must hold classes from 0 to {scores - 1}, for which the model has scores"
+                raise InputError("data.y", rule, int(found.min() if found.min() < 0 else found.max()))
+
+
+def _lonely(prepared: Prepared) -> bool:
+    """Whether a client has a batch of a single sample."""
+    local = prepared.setting.local
+    sizes = np.concatenate([division.clients.sizes for division in prepared.divisions.values()])
+    last = sizes % local.batch == 1
+    if local.last_batch != "keep":
+        last &= (sizes == 1) & (local.small_clients == "short")
+    return local.batch == 1 or bool(last.any())
 
 
 def _play(run: Run, loop: Loop) -> Visits:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedskip.data.base import Dataset
-from fedskip.errors import InputError, unknown
+from fedskip.errors import InputError, require, unknown
 from fedskip.fields import TAGS, expand, fit, fit_all, overlay, unknown_key
-from fedskip.methods.base import Method, require
+from fedskip.methods.base import Method
 from fedskip.methods.text import parse_many
 from fedskip.schedule import Decay
 
@@ -23,6 +23,7 @@ PYTHON = "python:"  # how a file shows an object that it cannot hold
 LEFT_OUT: Any = None  # filled in from the data set's defaults
 
 _NAME = re.compile(r"\w[\w .,+=()@-]*")  # names become parts of file names
+LONGEST = 100  # characters of a name
 _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a mapping
     "data": (Dataset, "a name, a mapping or a Dataset"),
     "partition": ((), "a kind or a mapping"),
@@ -98,7 +99,8 @@ class Setting:
         require("data.name", known, "is missing", ..., "write data: {name: synthetic}")
         if self.name is None:
             data = self.data  # by name, which may be a path
-            _put(self, name=data.name if isinstance(data, Dataset) else Path(data["name"]).stem)
+            stem = data.name if isinstance(data, Dataset) else Path(data["name"]).stem
+            _put(self, name=_as_name(stem))
         if isinstance(self.init, os.PathLike):
             _put(self, init=os.fspath(self.init))
         fit_all(self)
@@ -197,6 +199,13 @@ def _at_least(self: Any, least: int, *names: str, prefix: str = "") -> None:
 def _check_name(name: str) -> None:
     rule = "must start with a letter or digit and hold no slashes, colons or quotes"
     require("name", bool(_NAME.fullmatch(name)), rule, name)
+    require("name", len(name) <= LONGEST, f"must have at most {LONGEST} characters: it names files", name)
+
+
+def _as_name(stem: str) -> str:
+    """The name of a data set, with what a setting's name may not hold replaced."""
+    kept = "".join(c if _NAME.fullmatch(f"a{c}") else "-" for c in stem[:LONGEST])
+    return kept if _NAME.fullmatch(kept) else f"data{kept}"[:LONGEST]
 
 
 def _refuse_lost(field: str, value: Any) -> None:

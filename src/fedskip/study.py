@@ -94,6 +94,10 @@ class Study:
                     )
                 fix = f"continue it with `fedskip resume {self.out}`"
                 raise InputError("out", "holds this study, unfinished", str(self.out), fix)
+            for part in ("checkpoints", "history.csv", "partition-*.npz"):
+                if any(self.out.glob(part)):
+                    rule = f"holds {part}, but not the study.yaml that it belongs to"
+                    raise InputError("out", rule, str(self.out), "choose another --out, or empty it")
             self._write_study({})
             return self._play(progress or Silent())
 

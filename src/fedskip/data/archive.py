@@ -12,6 +12,12 @@ from pathlib import Path, PureWindowsPath
 
 from fedskip.errors import InputError
 
+# also what zipfile has for passwords and for methods of compression that it does not know
+UNREADABLE = (
+    OSError, EOFError, RuntimeError, NotImplementedError,
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+)  # fmt: skip
+
 
 def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     """Base name and bytes of the files whose base name is wanted, at any depth.
@@ -28,8 +34,8 @@ def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
             yield from _tarred(path, wanted)
         else:
             raise InputError(str(path), "is neither a folder nor a complete tar or zip file")
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
-        fix = "fetch it again: it may be cut off"
+    except UNREADABLE as error:
+        fix = "fetch it again: it may be cut off, or not what it should be"
         raise InputError(str(path), f"cannot be read ({error})", fix=fix) from error
 
 

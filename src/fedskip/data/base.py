@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskip.errors import InputError, require, said
+from fedskip.fields import fit
+
 
 class Samples(Protocol):
     """The pool: `take` gathers samples by index, for index tensors of any shape."""
@@ -39,6 +42,19 @@ class Arrays:
 
     x: Tensor
     y: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("x", "y"):
+            array = getattr(self, name)
+            try:
+                array = torch.as_tensor(array)
+            except (TypeError, ValueError, RuntimeError) as error:
+                rule = "must be a tensor or an array of numbers"
+                raise InputError(f"data.{name}", rule, type(array).__name__, said(error)) from error
+            require(f"data.{name}", array.dim() > 0, "must hold a number for each sample", array)
+            object.__setattr__(self, name, array)
+        rule = f"must have {len(self.x)} entries, one for each sample of x"
+        require("data.y", len(self.x) == len(self.y), rule, len(self.y))
 
     def __len__(self) -> int:
         return len(self.x)
@@ -84,3 +100,21 @@ class Dataset:
     train_transform: TrainTransform | None = None
     test_transform: TestTransform | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            object.__setattr__(self, "classes", fit("data.classes", self.classes, int))
+            require("data.classes", self.classes >= 1, "must be >= 1", self.classes)
+        if self.owner is None:
+            return
+        owner, samples = np.asarray(self.owner), len(self.samples)
+        fix = "of names, make numbers with `names, owner = np.unique(names, return_inverse=True)`"
+        whole = owner.dtype.kind in "iu" and owner.shape == (samples,)
+        rule = f"must be {samples} whole numbers, one for each sample"
+        require("data.owner", whole, rule, f"{owner.dtype} {owner.shape}", fix)
+        least, most = int(owner.min(initial=0)), int(owner.max(initial=-1))
+        require("data.owner", least >= -1, "must be numbered from 0 on, -1 for a sample of nobody", least)
+        if self.owner_names is not None:
+            rule = f"must have a name for each of {most + 1} owners"
+            require("data.owner_names", len(self.owner_names) > most, rule, len(self.owner_names))
+        object.__setattr__(self, "owner", owner)

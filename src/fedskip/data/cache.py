@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 from fedskip.errors import InputError
+from fedskip.files import waited_for
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if the server tells
 BLOCK = 1 << 20
@@ -58,6 +59,16 @@ def size(name: str) -> int:
     return sum(file.stat().st_size for file in (folder() / name).glob("*.npy"))
 
 
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Nobody else writes to the cache inside; whoever does already is waited for."""
+    with writing(folder()):
+        folder().mkdir(parents=True, exist_ok=True)
+        (folder() / ".lock").touch()
+    with waited_for(folder()):
+        yield
+
+
 def write(name: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Store arrays as the entry `name`, in place of what was there."""
     entry = folder() / name
@@ -65,6 +76,8 @@ def write(name: str, arrays: Mapping[str, np.ndarray]) -> None:
     fresh, old = (entry.with_name(f".{name}.{word}") for word in ("new", "old"))
     with writing(entry):
         try:
+            if old.exists() and not entry.exists():  # a kill came between the two renames below
+                old.rename(entry)
             for leftover in (fresh, old):
                 shutil.rmtree(leftover, ignore_errors=True)
             fresh.mkdir(parents=True)

@@ -82,7 +82,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
         parts = list(_from_parquet(path))
     else:
         parts = list(_from_json(path))
-    if not parts:
+    if not sum(len(part[0]) for part in parts):
         raise InputError(str(path), "holds no images", fix=f"give {ACCEPTS}")
     images, labels, writers, tests = zip(*parts, strict=True)
     x, y, written_by = np.concatenate(images), np.concatenate(labels), np.concatenate(writers)
@@ -145,7 +145,11 @@ def _from_npz(path: Path) -> Iterator[Part]:
             raise InputError(f"{path}: {key}", f"must have one entry per image, {len(y)}", arrays[key].shape)
     writer = arrays["writer"]
     if "writer_names" in arrays:
-        writer = arrays["writer_names"][writer]
+        names = arrays["writer_names"]
+        whole = writer.dtype.kind in "iu" and names.ndim == 1
+        if not whole or (len(writer) and not 0 <= writer.min() <= writer.max() < len(names)):
+            raise InputError(f"{path}: writer", f"must be numbers of the {len(names)} writer_names")
+        writer = names[writer]
     test = arrays.get("leaf_test")
     yield x, y, writer.astype(str), None if test is None else test.astype(bool)
 

@@ -25,13 +25,13 @@ def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int 
             keeps for testing; which ones follows the partition's seed.
         classes: their number; the largest label + 1 unless given.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     arrays = _read(path)
     x, y = arrays["x"], arrays["y"]
     n = len(x)
     if "test_x" in arrays:
         x, y = np.concatenate([x, arrays["test_x"]]), np.concatenate([y, arrays["test_y"]])
-    elif not (isinstance(test_fraction, int | float) and 0 < test_fraction < 1):
+    elif not 0 < test_fraction < 1:
         raise InputError("data.test_fraction", "must lie between 0 and 1", test_fraction)
 
     names, client = np.unique(arrays.get("client", np.zeros(n, np.int64)), return_inverse=True)
@@ -41,9 +41,11 @@ def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int 
     def split(seed: int) -> Split:
         if "test_x" in arrays:
             return np.arange(n), np.arange(n, len(x))
-        train, test = within_owners(client, 1 - test_fraction, seed)
-        alone = np.bincount(client)[client[test]] == 1  # a client's only sample trains
-        return np.sort(np.concatenate([train, test[alone]])), test[~alone]
+        train, test = within_owners(client, round(1 - test_fraction, 12), seed)
+        # every client trains: one with too few samples for both has its first here
+        without = ~np.isin(client[test], client[train])
+        first = np.flatnonzero(without)[np.unique(client[test][without], return_index=True)[1]]
+        return np.sort(np.concatenate([train, test[first]])), np.delete(test, first)
 
     pictures = x.dtype == np.uint8
     return Dataset(
@@ -52,7 +54,7 @@ def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int 
         split=split,
         classes=_classes(path, y, classes),
         owner=owner if "client" in arrays else None,
-        owner_names=tuple(names.astype(str).tolist()) if "client" in arrays else None,
+        owner_names=tuple(map(_text, names.tolist())) if "client" in arrays else None,
         train_transform=as_train_input if pictures else None,
         test_transform=as_input if pictures else None,
         defaults={"partition.kind": "natural"} if "client" in arrays else {},
@@ -89,13 +91,23 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         samples = len(arrays["test_x" if key.startswith("test_") else "x"])
         if len(array) != samples:
             raise InputError(f"{path}: {key}", f"must have {samples} entries, one per sample", len(array))
-        like, found = (f"{a.dtype} {a.shape[1:]}" for a in (arrays[key.removeprefix("test_")], array))
+        like, found = (f"{_kind(a)} {a.shape[1:]}" for a in (arrays[key.removeprefix("test_")], array))
         if found != like:
             raise InputError(f"{path}: {key}", f"must have samples of {like} as the training data do", found)
     return arrays
 
 
+def _text(name: object) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+
+def _kind(array: np.ndarray) -> str:
+    return "float" if array.dtype.kind == "f" else str(array.dtype)
+
+
 def _check(where: str, key: str, array: np.ndarray) -> None:
+    if key == "client" and array.ndim != 1:
+        raise InputError(where, "must hold one number or name per sample", array.shape)
     if array.ndim == 0 or not len(array):
         raise InputError(where, "must hold at least one sample", array.shape)
     if array.dtype.kind not in "biuf" and key != "client":
@@ -124,7 +136,9 @@ def _is_class(y: np.ndarray) -> bool:
 def _classes(path: Path, y: np.ndarray, classes: int | None) -> int | None:
     if not _is_class(y):
         return None
-    number = int(y.max()) + 1 if classes is None else classes
-    if y.min() < 0 or y.max() >= number:
-        raise InputError(f"{path}: y", f"must hold labels 0 to {number - 1}", f"{y.min()} to {y.max()}")
-    return number
+    least = int(y.max()) + 1
+    if y.min() < 0:
+        raise InputError(f"{path}: y", "must hold labels from 0 on", f"{y.min()} to {y.max()}")
+    if classes is not None and classes < least:
+        raise InputError("data.classes", f"must be >= {least}, for the labels in {path}", classes)
+    return classes or least

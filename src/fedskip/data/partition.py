@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import io
 import math
 import os
 from collections.abc import Callable
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedskip.errors import InputError, unknown
+from fedskip.files import write_bytes
 from fedskip.rng import stream
 
 TRIES = 1000  # draws of a random partition before we say that it cannot be had
@@ -67,11 +69,9 @@ class Partition:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as npz, in one rename: nobody ever reads half a file."""
-        path = Path(path)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        with partial.open("wb") as file:
-            np.savez(file, indices=self.indices, offsets=self.offsets, hash=np.array(self.hash))
-        os.replace(partial, path)
+        content = io.BytesIO()
+        np.savez(content, indices=self.indices, offsets=self.offsets, hash=np.array(self.hash))
+        write_bytes(Path(path), content.getvalue())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Partition:

@@ -12,10 +12,11 @@ import numpy as np
 
 from fedskip.data import cache, cifar, femnist, load, shakespeare
 from fedskip.data.heatmap import class_counts
-from fedskip.data.partition import partition
+from fedskip.data.partition import Partition, partition
 from fedskip.data.split import pooled_test
 from fedskip.errors import InputError, unknown
-from fedskip.fields import expand, overlay
+from fedskip.fields import expand, fit, overlay
+from fedskip.spec import Setting
 
 
 @dataclass(frozen=True)
@@ -52,21 +53,23 @@ def import_(name: str, path: Path) -> None:
     entry = _entry(name)
     if not path.exists():
         raise InputError("PATH", "does not exist", str(path), f"give {entry.accepts}")
-    cache.write(name, entry.read(path))
+    with cache.held():
+        cache.write(name, entry.read(path))
 
 
 def get(name: str, progress: cache.Progress = lambda done, total: None) -> None:
     """Download from the official place and import, unless it is in the cache already."""
     entry = _entry(name)
-    if cache.has(name):
-        return
-    if entry.source is None:
+    if entry.source is None and not cache.has(name):
         # LEAF builds FEMNIST from NIST's raw archives and publishes no result.
         fix = f"run `fedskip data import {name} PATH` with {entry.accepts}; docs/data.md says how to make one"
         raise InputError(name, "has no official file to download", fix=fix)
-    file = cache.download(entry.source, progress)
-    import_(name, file)
-    file.unlink()
+    with cache.held():
+        if cache.has(name) or entry.source is None:
+            return
+        file = cache.download(entry.source, progress)
+        cache.write(name, entry.read(file))
+        file.unlink()
 
 
 def _entry(name: str) -> Entry:
@@ -98,14 +101,25 @@ def summarise(name: str, settings: Mapping[str, Any] | None = None) -> Summary:
     given = dict(settings or {})
     if other := given.keys() - {"data", "partition", "clients", "partition_seed"}:
         raise InputError(min(other), "does not change the data", fix="set data.*, partition.* or clients")
-    data = load(**given.pop("data", {}) | {"name": name})
-    values = overlay({"partition": {"kind": "iid"}, **expand(data.defaults)}, given)
-    options = dict(values["partition"])
-    kind, seed = options.pop("kind"), values.get("partition_seed", 0)
-    clients = (given if kind == "pooled" else values).get("clients")
+    chosen = given.pop("data", None) or {}
+    if not isinstance(chosen, Mapping):
+        raise InputError(
+            "data", "must hold options of the data set", chosen, "such as data.test_fraction=0.2"
+        )
+    chosen = {**chosen, "name": name}
+    setting = Setting(data=chosen, **given)  # refuses what a study refuses
+    data = load(**chosen)
+    defaults = overlay({"partition": {"kind": "iid"}}, expand(data.defaults))
+    options = overlay(defaults["partition"], setting.partition or {})
+    seed, labels = setting.partition_seed or 0, data.samples.labels()
     train, test = data.split(seed)
-    labels = data.samples.labels()
-    parts = partition(kind, train, labels, clients=clients, seed=seed, owner=data.owner, **options)
+    if "file" in options:
+        kind, parts = options["file"], Partition.load(options["file"])
+    else:
+        kind, clients = fit("partition.kind", options.pop("kind"), str), setting.clients
+        if kind != "pooled" and clients is None:
+            clients = defaults.get("clients")
+        parts = partition(kind, train, labels, clients=clients, seed=seed, owner=data.owner, **options)
     test = pooled_test(data, test, parts)
     counts = class_counts(parts, labels, data.classes) if data.classes else None
     return Summary(data.name, kind, data.classes, len(test), parts.sizes, counts)

@@ -25,7 +25,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedskip.errors import InputError
 from fedskip.fields import fit_all
 from fedskip.schedule import Period
 from fedskip.stack import on
@@ -187,12 +186,6 @@ class Method:
             for f in dataclasses.fields(self)
             if f.name != "period" and getattr(self, f.name) != f.default
         }
-
-
-def require(field: str, ok: bool, rule: str, value: object, fix: str = "") -> None:
-    """Refuse a hyper-parameter in `__post_init__`."""
-    if not ok:
-        raise InputError(field, rule, value, fix)
 
 
 def rows(number: float, like: Tensor) -> Tensor:

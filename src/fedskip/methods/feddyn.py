@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedskip.methods.base import TRAINABLE, Federation, Merged, Method, State, Terms, Visit, require
+from fedskip.errors import require
+from fedskip.methods.base import TRAINABLE, Federation, Merged, Method, State, Terms, Visit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedskip.methods.base import Federation, Merged, Method, State, require
+from fedskip.errors import require
+from fedskip.methods.base import Federation, Merged, Method, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedskip.methods.base import Method, State, Terms, Visit, require, rows
+from fedskip.errors import require
+from fedskip.methods.base import Method, State, Terms, Visit, rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedskip.methods.base import TRAINABLE, Federation, Method, State, Terms, Visit, require
+from fedskip.errors import require
+from fedskip.methods.base import TRAINABLE, Federation, Method, State, Terms, Visit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def closing(results: Results, spec: StudySpec) -> RenderableType:
     """The table of a finished study, and what its numbers are."""
     summary = results.summary
     scores = [name for name in SCORES if any(value is not None for value in summary.column(name))]
-    if "full_test" in scores and not any(setting.eval_samples for setting in spec.settings):
+    if "full_test" in scores and not looked_at(results.out):
         scores.remove("full_test")  # every test was one
     compared = [setting for setting in spec.settings if not setting.reference]
     several, diverged = len(compared) > 1, any(summary.column("diverged"))
@@ -71,9 +71,16 @@ def caption(results: Results, spec: StudySpec) -> str:
     over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± standard deviation over {len(seeds)} seeds"
     if 1 < len(seeds) <= 10:
         over += f" ({', '.join(map(str, seeds))})"
-    subsets = sorted({setting.eval_samples for setting in spec.settings if setting.eval_samples})
+    subsets = looked_at(results.out)
     partly = f", {' or '.join(f'{size:,}' for size in subsets)} of them while training" if subsets else ""
     return f"Test {measured}, {over}; {tested(results.out)}{partly}; bytes and merges of one run."
+
+
+def looked_at(out: Path) -> list[int]:
+    """How many test samples were evaluated while training, where these were not all."""
+    settings = read_record(out / "study.yaml")["settings"].values()
+    divisions = [division for facts in settings for division in facts["divisions"].values()]
+    return sorted({d["evaluated"] for d in divisions if d["evaluated"] < d["test"]})
 
 
 def tested(out: Path) -> str:
