@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test test-all lint format clean
+.PHONY: setup run test lint format clean
 
 setup: $(READY)
 
@@ -19,10 +19,7 @@ run: setup
 
 # what CI runs; two workers because most of the time goes into many small tests
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
-
-test-all: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import fedskip
-from fedskip.errors import require
-from fedskip.methods.base import Merged, Method, State
+from fedskip.methods import Merged, Method, State, require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -665,3 +665,26 @@ def test_cross_training_takes_one_model_from_client_to_client() -> None:
     assert outcome.slots is not None
     expected = plain_sgd(task, ((round, round % 6) for round in range(8)), clients)
     torch.testing.assert_close(outcome.slots[0], expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("method", "meetings"),
+    [
+        (FedAvg(period=3), [0, 3, 6, 7]),
+        (FedAvg(period="never"), [0, 2, 4, 5, 6, 7]),
+        (Scaffold(period=3), [0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+    ids=lambda value: value.label if isinstance(value, Method) else "",
+)
+def test_meetings_are_where_slots_really_meet(method: Method, meetings: list[int]) -> None:
+    task, clients = perceptron_task()
+    run = make_run(task, clients, method, slots=3, look_every=2)
+    run.last = 5
+    assert run.meetings(7) == meetings
+    met = [0]
+    while run.round < 7:
+        for visits in run.ready(7):
+            k = len(visits.routes)
+            run.done(visits, list(range(k)), Trained(visits.x, visits.x.new_zeros(k)))
+        met += [run.round] if run.round > met[-1] else []
+    assert met == meetings

@@ -292,3 +292,15 @@ def test_no_method_at_all(entries: Any) -> None:
 def test_what_is_not_a_method() -> None:
     with pytest.raises(InputError, match="methods must be methods or their text"):
         parse_many([3])  # type: ignore[list-item]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kinds(FedAvg):
+    kind: str = "a"
+
+    title = "Kinds"
+
+
+def test_runs_that_would_share_a_file_are_refused() -> None:
+    with pytest.raises(InputError, match=r"methods holds Kinds\(kind=x/y\) twice"):
+        parse_many([Kinds(kind="x/y"), Kinds(kind="x_y")])

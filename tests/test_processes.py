@@ -203,3 +203,15 @@ def test_nobody_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             os.kill(pid, 0)
     monkeypatch.undo()
     assert Study(tmp_path / "out", spec=broken.spec).resume().summary
+
+
+def test_an_error_over_there_says_where_it_happened() -> None:
+    def lookup(key: str) -> int:
+        return {}[key]
+
+    forked = Forked(lambda tell: lookup)
+    forked.ask("missing")
+    with pytest.raises(KeyError) as error:
+        answer(forked)
+    forked.close()
+    assert "in lookup" in error.value.__notes__[0]

@@ -181,7 +181,7 @@ def test_compiling_does_not_count(now):
 
 def test_plain_lines_where_there_is_no_terminal(now):
     console = Console(file=io.StringIO(), width=80)
-    with Live(console, "demo in runs/demo-1") as progress:
+    with Live(console, lambda: "demo in runs/demo-1") as progress:
         progress.setting(work := batch(at=4), [row("FedAvg", 0.4), row("MOON", 0.7), row("MOON", 0.6)])
         now.time += 2
         advance(work, 5)
@@ -232,7 +232,7 @@ def test_a_terminal_is_left_clean_when_a_study_fails():
     console = Console(file=io.StringIO(), width=80, highlight=False, **terminal)
 
     def fail():
-        with Live(console, "demo") as progress:
+        with Live(console, lambda: "demo") as progress:
             progress.setting(batch(), [])
             raise RuntimeError
 

@@ -1,5 +1,7 @@
 """Models in files: what a study writes is what a user loads."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 import fedskip
 from fedskip import models
 from fedskip.errors import InputError
+from fedskip.rng import torch_scope
 from fedskip.stack import Layout
 from fedskip.weights import read_state, read_weights, write_weights
 
@@ -96,3 +99,29 @@ def test_unreadable_files(tmp_path):
     torch.save({"epoch": 3}, tmp_path / "other.pt")
     with pytest.raises(InputError, match="state_dict of tensors"):
         read_state(tmp_path / "other.pt")
+
+
+class Tied(nn.Module):
+    """Two layers that share a weight, and a buffer that is part of no state_dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.b.weight = self.a.weight
+        self.register_buffer("place", torch.zeros(3), persistent=False)
+
+
+def test_tied_weights_and_passing_buffers_come_back(tmp_path):
+    with torch_scope("tied"):
+        one, other = Tied(), Tied()
+    one.place += 1
+    layout = Layout.of(one)
+    write_weights(tmp_path / "ours.safetensors", layout.views(layout.pack(one)), {})
+    torch.save(one.state_dict(), tmp_path / "theirs.pt")
+    for file, place in (("ours.safetensors", 1.0), ("theirs.pt", 0.0)):
+        module = deepcopy(other)
+        read_weights(tmp_path / file, module)
+        assert torch.equal(module.b.weight, one.a.weight)
+        assert module.b.weight is module.a.weight
+        assert torch.equal(module.b.bias, one.b.bias)
+        assert (module.place == place).all()

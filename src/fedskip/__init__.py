@@ -1,7 +1,7 @@
 """fedskip: federated learning by skipping.
 
 >>> import fedskip
->>> from fedskip.methods import FedAvg, FedProx
+>>> from fedskip import FedAvg
 >>> study = fedskip.Study(data="synthetic", methods=[FedAvg(), FedAvg(period=5)], rounds=200, seeds=3)
 """
 

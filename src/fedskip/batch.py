@@ -20,19 +20,11 @@ from fedskip.entry import Entry
 from fedskip.federation import Outcome, Saved
 from fedskip.history import Row
 from fedskip.machine import Machine
+from fedskip.methods.text import in_a_file
 from fedskip.prepare import Prepared, partition_seed
 from fedskip.processes import Forked, Tell, answers
 
 PENDING_BYTES = 1 << 30  # models that wait to be evaluated
-
-
-def in_a_file(label: str) -> str:
-    """A label as part of a file's name.
-
-    >>> in_a_file("Mine(a=1, b='x/y')")
-    "Mine(a=1,b='x_y')"
-    """
-    return label.replace(" ", "").replace("/", "_").replace("\\", "_")
 
 
 @dataclass

@@ -97,7 +97,7 @@ def contestant(once: Once) -> Play:
 def _traced(engine: Engine) -> int:
     if not isinstance(engine, Stacked):
         return 0
-    return len(engine.plain.step.traced) + len(engine.contrast.step.traced)
+    return sum(len(table.step.traced) for table in engine.tables)
 
 
 def setting_of(keys: dict[str, Any]) -> Prepared:

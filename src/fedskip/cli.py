@@ -103,7 +103,7 @@ def run(
             )
     over = config.apply(Tree(given, {key: f"--{key}" for key in given}), assignments or [])
     new = Study(out, spec=config.build(chosen(study, over)))
-    with resumable(new.out), _live(new) as progress:
+    with resumable(new), _live(new) as progress:
         results = new.run(progress)
     _close(results, new)
 
@@ -124,7 +124,7 @@ def resume(
         typer.echo(f"{out} is finished; extend it with --rounds N")
         results = study.results()
     else:
-        with resumable(out), _live(study) as progress:
+        with resumable(study), _live(study) as progress:
             results = study.resume(progress, rounds=rounds, anyway=anyway)
     _close(results, study)
 
@@ -162,11 +162,12 @@ def overridden(tree: Tree, over: Tree) -> Tree:
 
 
 @contextmanager
-def resumable(out: Path) -> Iterator[None]:
+def resumable(study: Study) -> Iterator[None]:
     """Whoever stops a study inside is told how to go on."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stop:
+        out = study.out
         if not (out / "study.yaml").exists():
             message = "Stopped before the study began; nothing was written."
         elif isinstance(stop, Interrupted):
@@ -176,7 +177,7 @@ def resumable(out: Path) -> Iterator[None]:
         typer.secho(message, fg="yellow", err=True)
         raise typer.Exit(130) from None
     except ProcessEnded as error:
-        message = f"error: {error}; was there enough memory? Go on with: fedskip resume {out}"
+        message = f"error: {error}; was there enough memory? Go on with: fedskip resume {study.out}"
         typer.secho(message, fg="red", err=True)
         raise typer.Exit(1) from None
 
@@ -186,7 +187,7 @@ def _console() -> Console:
 
 
 def _live(study: Study) -> Live:
-    return Live(_console(), f"{study.spec.name} in {study.out}", len(study.spec.settings))
+    return Live(_console(), lambda: f"{study.spec.name} in {study.out}", len(study.spec.settings))
 
 
 def _close(results: Results, study: Study) -> None:

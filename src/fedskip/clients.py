@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedskip.engine.base import Route, Trained, Visits
+from fedskip.errors import InputError
 from fedskip.methods.base import MODEL, Method, State, Visit
 from fedskip.server import Orders, Replies, Saved
 from fedskip.stack import Layout, on
@@ -92,6 +93,10 @@ class Clients:
         d = self.layout.trainable
         memory, visit = self._facts(orders, routes)
         kept, upload = self.method.end(orders.x[:, :d], trained.y[:, :d], memory, orders.sent, visit)
+        declared = {name for name, kind in self.method.remembers.items() if kind != MODEL}
+        if kept.keys() != declared:
+            rule = f"holds {self.method.label}, whose end must give {sorted(declared)} to remember"
+            raise InputError("methods", rule, sorted(kept), "`remembers` and `end` must name the same ones")
         kept = kept | {name: trained.y for name, kind in self.method.remembers.items() if kind == MODEL}
         self.memory.keep(orders.clients, kept)
         steps = np.array([route.steps for route in routes])

@@ -53,7 +53,7 @@ class Run:
     def ready(self, until: int) -> list[Visits]:
         """The visits that may start now, in a run that goes on until so many rounds are done."""
         if not self.busy.any() and self.round < until:
-            self.meeting = self._next_meeting(until)
+            self.meeting = self._next_meeting(self.round, until)
         elif self._together():
             return []
         free = ~self.busy & (self.at < self.meeting)
@@ -119,8 +119,15 @@ class Run:
         self.busy[slots] = True
         return visits
 
-    def _next_meeting(self, until: int) -> int:
-        rounds = self.round + 1
+    def meetings(self, until: int) -> list[int]:
+        """The rounds after which all slots are together, from the start."""
+        found = [0]
+        while found[-1] < until:
+            found.append(self._next_meeting(found[-1], until))
+        return found
+
+    def _next_meeting(self, round: int, until: int) -> int:
+        rounds = round + 1
         if self.server.method.sync == "period":
             while rounds < until and not self.server.period.merges(rounds) and not self._looks(rounds):
                 rounds += 1

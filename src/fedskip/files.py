@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,13 @@ def write_bytes(path: Path, content: bytes) -> None:
         partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def clear_parts(folder: Path) -> None:
+    """Remove what processes that were killed have left of `write_bytes`."""
+    for file in folder.glob(".*.part") if folder.is_dir() else ():
+        if re.fullmatch(r"\..+\.\d+\.part", file.name):
+            file.unlink(missing_ok=True)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -67,8 +75,6 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate()
         file.write(f"pid {os.getpid()}")
         file.flush()
-        for part in folder.rglob(".*.part"):  # of a process that was killed
-            part.unlink(missing_ok=True)
         try:
             yield
         finally:

@@ -54,7 +54,11 @@ class Machine:
         engine, streams = engine_of(spec, prepared)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         stacked = engine == "stacked"
-        apart = stacked and device == "cpu" and AVAILABLE
+        threads = spec.threads or 1
+        if threads > 1 and (spec.processes or 1) > 1:
+            fix = "set processes=1: threads do not survive a fork"
+            raise InputError("threads", "must be 1 with several processes", threads, fix)
+        apart = stacked and device == "cpu" and AVAILABLE and threads == 1
         if stacked and spec.compile and not has_compiler():
             log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
         compile = stacked and spec.compile and has_compiler() and _kind(spec, prepared) not in UNCOMPILED
@@ -63,7 +67,7 @@ class Machine:
         return cls(
             engine, device, name_of(device), compile,
             # more threads than one lose more at the barriers between small kernels than they gain
-            threads=spec.threads or 1,
+            threads=threads,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
             processes=(spec.processes or min(cores, PROCESSES)) if apart else 1,
             precision=precision, deterministic=spec.deterministic, streams=streams,

@@ -62,10 +62,10 @@ class Prepared:
         """The run of one method and one seed, before its first round."""
         setting, layout = self.setting, self.task.layout
         clients = self.division(seed).clients
-        x = layout.pack(self.module(seed, "init")).to(self.device, self.dtype)
+        x = self.start(seed, "init")
 
         def fresh() -> Tensor:
-            return layout.pack(self.module(seed, "fresh")).to(self.device, self.dtype)
+            return self.start(seed, "fresh")
 
         server = Server(
             method, x, layout,
@@ -89,8 +89,12 @@ class Prepared:
         """Whether a method has a loss of its own, which only the loop engine trains."""
         return any(self.first_visits(method).terms.objective for method in self.setting.methods)
 
-    def module(self, seed: int, purpose: str) -> nn.Module:
-        return make_module(self.setting, self.dataset, seed, purpose)
+    def start(self, seed: int, purpose: str) -> Tensor:
+        """Freshly made weights, (P,), shared by all methods of a seed."""
+        if (seed, purpose) not in self._starts:
+            module = make_module(self.setting, self.dataset, seed, purpose)
+            self._starts[seed, purpose] = self.task.layout.pack(module).to(self.device, self.dtype)
+        return self._starts[seed, purpose]
 
     def routes(self, seed: int) -> Callable[[int, int, int], Route]:
         """The routes of a seed, shared by its methods: all of them see the same batches."""
@@ -103,6 +107,10 @@ class Prepared:
 
             self._routes[seed] = routes
         return self._routes[seed]
+
+    @functools.cached_property
+    def _starts(self) -> dict[tuple[int, str], Tensor]:
+        return {}
 
     @functools.cached_property
     def _routes(self) -> dict[int, Callable[[int, int, int], Route]]:
@@ -163,9 +171,11 @@ def divide(setting: Setting, dataset: Dataset, seed: int, saved: Path | None = N
             raise InputError("data", f"does not hold the samples of {file}", dataset.name, fix)
     else:
         clients = _partition(setting, dataset, train, seed)
-        leaked = np.intersect1d(clients.indices, np.concatenate([test, validation]))
-        if "file" in setting.partition and len(leaked):
-            rule = f"deals {len(leaked)} samples that are for testing at seed {seed}"
+        held = np.zeros(len(dataset.samples), bool)
+        held[test] = held[validation] = True
+        leaked = int(held[clients.indices].sum())
+        if "file" in setting.partition and leaked:
+            rule = f"deals {leaked} samples that are for testing at seed {seed}"
             fix = "set partition_seed to the seed that it was drawn with"
             raise InputError("partition.file", rule, setting.partition["file"], fix)
         if file is not None:
@@ -279,7 +289,7 @@ def _made(maker: Callable[[], Any]) -> nn.Module:
         raise InputError("model", f"cannot be made ({error})", name, fix) from error
     module: nn.Module = maker()
     require("model", isinstance(module, nn.Module), "must be an nn.Module", type(module).__name__, fix)
-    return module
+    return copy.deepcopy(module)  # it may be the user's own, and is changed here
 
 
 def check_tokens(module: nn.Module, dataset: Dataset) -> None:

@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -127,9 +128,11 @@ def _serve(prepare: Callable[[Tell], Respond], there: Connection, here: Connecti
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or where it cannot travel one that says the same."""
+    """The error, or where it cannot travel one that says the same; with where it happened."""
+    found: Exception = error
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        found = RuntimeError(f"{type(error).__name__}: {error}")
+    found.add_note("".join(["In a training process:\n", *traceback.format_exception(error)]))
+    return found

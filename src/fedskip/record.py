@@ -29,14 +29,14 @@ def describe(batch: Batch) -> dict[str, Any]:
     if stacked:  # one for each process
         tables = {
             "sizes": [list(engine.plain.sizes) for engine in stacked],
-            "contrast_sizes": [list(engine.contrast.sizes) for engine in stacked],
+            "contrast_sizes": [engine.contrast_sizes for engine in stacked],
             "rows": stacked[0].rows,
         }
     return {
         "machine": batch.machine.facts() | tables,
         "parameters": prepared.task.layout.size,
         "data": {
-            name: digest(array.cpu().contiguous().view(torch.uint8).numpy().data)
+            name: digest(array.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
             for name, array in arrays(prepared.dataset).items()
         },
         "divisions": {

@@ -116,10 +116,14 @@ class Server:
         self.loss, self.steps = x.new_zeros(slots), np.zeros(slots)
         self.merges = self.bytes_down = self.bytes_up = 0
 
+    def cohort(self, round: int) -> np.ndarray:
+        """The clients that the slots visit in a round, (K,)."""
+        return draw_cohort(self.policy, self.seed, round, self.federation.clients, self.slots)
+
     def orders(self, round: int, slots: np.ndarray | None = None) -> Orders:
         """Where the slots (default all) go in a round, and what they carry."""
         which = np.arange(self.slots) if slots is None else slots
-        clients = draw_cohort(self.policy, self.seed, round, self.federation.clients, self.slots)[which]
+        clients = self.cohort(round)[which]
         keys = [visit_key(self.seed, round, int(client)) for client in clients]
         x = self.w.index_select(0, on(self.w.device, which))
         return Orders(round, which, clients, keys, x, self.method.sends(self.state))

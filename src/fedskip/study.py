@@ -27,7 +27,7 @@ from fedskip.batch import Batch
 from fedskip.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.errors import InputError
-from fedskip.files import locked, write_text
+from fedskip.files import clear_parts, locked, write_text
 from fedskip.history import SUMMARY, HistoryFile, Row, Table, summarise
 from fedskip.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.outputs import client_rows, write_models
@@ -59,7 +59,7 @@ class Study:
     """A study and its folder.
 
     Args:
-        out: the folder; by default `runs/NAME-N`, the next free N.
+        out: the folder; by default `runs/NAME-N`, the next N that is free when the study begins.
         **keys: the keys of a study file, with Python objects where a file has names: `data` may be a
             `Dataset`, `model` an nn.Module or what makes one, `loss` and `metric` functions.
     """
@@ -68,6 +68,7 @@ class Study:
         self, out: str | os.PathLike[str] | None = None, *, spec: StudySpec | None = None, **keys: Any
     ) -> None:
         self.spec = config.build(config.Tree(keys)) if spec is None else spec
+        self._claims = out is None
         self.out = next_folder(self.spec.name) if out is None else Path(out)
 
     @classmethod
@@ -83,6 +84,11 @@ class Study:
     def run(self, progress: Progress | None = None) -> Results:
         """Run the study from its start, in a folder that holds no other."""
         self._check()
+        while self._claims:  # by default it is the next free one, when it begins
+            with contextlib.suppress(FileExistsError):
+                self.out = next_folder(self.spec.name)
+                self.out.mkdir(parents=True)
+                self._claims = False
         with locked(self.out):
             file = self.out / "study.yaml"
             if file.exists():
@@ -113,6 +119,8 @@ class Study:
         self._check()
         with locked(self.out):
             self._check_same(anyway)
+            for part in ("", "checkpoints", "models", "figures"):
+                clear_parts(self.out / part)
             if rounds is not None:
                 self._extend(rounds)
                 (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished

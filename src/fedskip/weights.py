@@ -17,6 +17,7 @@ from fedskip import models
 from fedskip.errors import InputError
 from fedskip.files import write_bytes
 from fedskip.rng import torch_scope
+from fedskip.stack import Layout
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -51,18 +52,26 @@ def read_state(
 
 
 def read_weights(path: str | os.PathLike[str], module: nn.Module, field: str = "init") -> None:
-    """Load a file into a module; every float tensor must be there with its shape."""
+    """Load a file into a module; every float tensor must be there with its shape.
+
+    Tied tensors may be there once, as a study writes them, or under all their names, as torch does; buffers
+    that are not part of a `state_dict` may be there or not.
+    """
     state, _ = read_state(path, field)
-    own = module.state_dict()
-    missing = sorted(name for name, t in own.items() if name not in state and t.is_floating_point())
-    extra = sorted(name for name in state if name not in own)
+    lasting = module.state_dict()
+    needed = {entry.name for entry in Layout.of(module).entries} & lasting.keys()
+    own = {**dict(module.named_buffers()), **lasting}
+    missing = sorted(needed - state.keys())
+    extra = sorted(state.keys() - own.keys())
     wrong = sorted(name for name in own if name in state and state[name].shape != own[name].shape)
     for names, what in ((missing, "lacks"), (extra, "has an unknown"), (wrong, "has another shape for")):
         if names:
             raise InputError(
                 field, f"{what} {names[0]!r} ({len(names)} in all)", str(path), "use this model's weights"
             )
-    module.load_state_dict(state, strict=False)
+    with torch.no_grad():
+        for name, tensor in state.items():
+            own[name].copy_(tensor)
 
 
 def load(path: str | os.PathLike[str], module: nn.Module | None = None) -> nn.Module:

@@ -39,7 +39,7 @@ def pooled_test(dataset: Dataset, test: np.ndarray, partition: Partition) -> np.
 def evaluation_subset(test: np.ndarray, samples: int | None) -> np.ndarray:
     """At most `samples` of the test samples, for evaluations while training.
 
-    One fixed choice, whatever the run's seed: all methods and seeds are measured on the same samples.
+    One fixed choice, whatever the run's seed: where the split is the same, so are the samples.
     """
     if samples is None or samples >= len(test):
         return test

@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from fedskip import rng
 from fedskip.data.base import Arrays, Dataset, Split
+from fedskip.data.split import within_owners
 from fedskip.errors import InputError
 
 SEED, TASKS, CLASSES, FEATURES = 931231, 1000, 5, 60
@@ -45,14 +45,10 @@ def load(train_fraction: float = 0.6, min_train: int = 64) -> Dataset:
     if not kept.any():
         fix = f"use {train_sizes.max()} or less"
         raise InputError("data.min_train", "leaves no client", min_train, fix)
-    first = np.cumsum(sizes) - sizes  # (tasks,): where a task begins in the pool
 
     def split(seed: int) -> Split:
-        """A random part of every kept task for training, the rest for testing; both in pool order."""
-        shuffled = np.lexsort((rng.stream(seed, "split").random(len(owner)), owner))  # inside each task
-        trains = np.empty(len(owner), dtype=bool)
-        trains[shuffled] = np.arange(len(owner)) - first[owner] < train_sizes[owner]
-        return np.flatnonzero(kept[owner] & trains), np.flatnonzero(kept[owner] & ~trains)
+        train, test = within_owners(owner, train_fraction, seed)
+        return train[kept[owner[train]]], test[kept[owner[test]]]
 
     return Dataset(
         name="synthetic",

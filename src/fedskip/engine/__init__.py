@@ -75,10 +75,7 @@ def make_engine(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows:
 def _stretches(run: Run, task: Task) -> list[np.ndarray]:
     """The steps that each slot takes between two meetings, over the first rounds, (K,) each."""
     steps = [
-        np.array([steps_of(int(run.clients.sizes[c]), task.local) for c in run.server.orders(round).clients])
+        np.array([steps_of(int(run.clients.sizes[c]), task.local) for c in run.server.cohort(round)])
         for round in range(PLANNED)
     ]
-    if run.server.method.sync == "round":
-        return steps
-    meetings = [0, *(t for t in range(1, PLANNED) if run.server.period.merges(t)), PLANNED]
-    return [np.sum(steps[a:b], axis=0) for a, b in pairwise(meetings)]
+    return [np.sum(steps[a:b], axis=0) for a, b in pairwise(run.meetings(PLANNED))]

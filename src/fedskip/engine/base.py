@@ -172,7 +172,7 @@ def momentum_sum(eta: np.ndarray, rho: float) -> float:
     With a constant eta it is eta times FedNova's a_i.
     """
     s = np.arange(1, len(eta) + 1)
-    return float((eta * s).sum() if rho == 1 else (eta * (1 - rho**s) / (1 - rho)).sum())
+    return float((eta * (1 - rho**s) / (1 - rho)).sum())
 
 
 def contrast_loss(z: Tensor, received: Tensor, previous: Tensor, temperature: Tensor | float) -> Tensor:

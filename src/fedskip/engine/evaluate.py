@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_leaves
 
 from fedskip.engine.base import Task, per_sample, spread, torch_threads
 from fedskip.engine.step import functional
 
-# samples of a forward pass of one model; on a CPU larger activations only make the allocator work
-CHUNK = {"cpu": 25, "cuda": 1000}
+CHUNK = {"cpu": 2500, "cuda": 1000}  # samples of a forward pass of one model, at most
+ACTIVATION = 25 << 20  # bytes of one that a CPU may have: the allocator gives larger ones back each time
 STACKED_CHUNK = {"cpu": 65_536, "cuda": 16_384}  # samples times models of a stacked forward pass
 
 
@@ -34,6 +36,7 @@ class Evaluator:
     def __init__(self, task: Task, *, stacked: bool, workers: int = 1, threads: int = 1) -> None:
         self.task, self.stacked, self.workers, self.threads = task, stacked, workers, threads
         self._own = threading.local()
+        self._largest: int | None = None  # bytes of an activation of one sample
         self._module = functional(task.module).eval() if stacked else task.module
 
     def __call__(self, models: Tensor, index: np.ndarray, groups: np.ndarray | None = None) -> Scores:
@@ -70,7 +73,8 @@ class Evaluator:
         return torch.cat([m for m, _ in parts], 1), torch.cat([loss for _, loss in parts], 1)
 
     def _one_by_one(self, models: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        jobs = [(m, part) for m in range(len(models)) for part in index.split(CHUNK[models.device.type])]
+        chunk = self._chunk(models, index)
+        jobs = [(m, part) for m in range(len(models)) for part in index.split(chunk)]
 
         def score(job: tuple[int, Tensor]) -> tuple[Tensor, Tensor]:
             m, part = job
@@ -83,6 +87,22 @@ class Evaluator:
             scored = list(each(score, jobs))
         metric, loss = torch.cat([m for m, _ in scored]), torch.cat([loss for _, loss in scored])
         return metric.view(len(models), -1), loss.view(len(models), -1)
+
+    def _chunk(self, models: Tensor, index: Tensor) -> int:
+        most = CHUNK[models.device.type]
+        if models.device.type != "cpu" or not len(index):
+            return most
+        if self._largest is None:
+            module, sizes = copy.deepcopy(self.task.module).eval(), [1]
+
+            def note(_: object, __: object, found: Any) -> None:
+                sizes.extend(t.nbytes for t in tree_leaves(found) if isinstance(t, Tensor))
+
+            for part in module.modules():
+                part.register_forward_hook(note)
+            module(self._inputs(index[:1])[0])
+            self._largest = max(sizes)
+        return max(1, min(most, ACTIVATION // self._largest))
 
     def _loaded(self, models: Tensor, m: int) -> nn.Module:
         """This thread's own module, holding model m."""

@@ -10,6 +10,7 @@ What happens in which order is a function of the routes alone, never of timing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -91,24 +92,38 @@ class Stacked:
             raise refused
         self.threads, self.device = threads, task.device
         self.plain = Table(sizes, StackedStep(task, uses, compile, streams, kernels))
-        contrast = StackedStep(task, uses | Uses(contrast=True), compile, streams, kernels)
-        self.contrast = Table(contrast_sizes, contrast)
+        self._make_contrast = lambda: Table(
+            contrast_sizes, StackedStep(task, uses | Uses(contrast=True), compile, streams, kernels)
+        )
         self.rows: int | None = None  # the most in a batch, where memory or the study sets a limit
         self.needs: list[str] = []  # memory, in words
 
+    @functools.cached_property
+    def contrast(self) -> Table:
+        """The table of rows with a contrast, made when there are any."""
+        return self._make_contrast()
+
+    @property
+    def tables(self) -> list[Table]:
+        """Those that there are by now."""
+        return [self.plain, self.contrast] if "contrast" in self.__dict__ else [self.plain]
+
+    @property
+    def contrast_sizes(self) -> list[int]:
+        return list(self.contrast.sizes) if len(self.tables) > 1 else []
+
     @property
     def preparing(self) -> float:
-        return self.plain.step.preparing.seconds + self.contrast.step.preparing.seconds
+        return sum(table.step.preparing.seconds for table in self.tables)
 
     def run(self, work: Work) -> None:
-        tables = (self.plain, self.contrast)
         with torch_threads(self.threads), torch.no_grad(), current(self.device):
             while True:
                 for visits in work.ready():
                     if visits.terms.objective is not None:
                         raise own_objective()
                     (self.plain if visits.terms.contrast is None else self.contrast).join(visits)
-                busy = [table for table in tables if table.seat()]
+                busy = [table for table in self.tables if table.seat()]
                 if not busy:
                     return
                 steps = min(table.shortest() for table in busy)

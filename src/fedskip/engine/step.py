@@ -72,7 +72,7 @@ class StackedStep:
         self.in_place = task.device.type == "cuda"  # what a recorded graph reads lies at fixed addresses
         patches = self.in_place and not streams
         self.model = functional(task.module, patches, kernels).train()
-        self.frozen = functional(task.module, patches, kernels).eval()
+        self.frozen = functional(task.module, patches, kernels).eval() if uses.contrast else None
         self.words = words(self.model)
         self.traced: dict[int, Compute] = {}
         self.preparing = Stopwatch()  # runs while a step is traced, compiled or recorded
@@ -216,6 +216,7 @@ class StackedStep:
 
         def z(model: Tensor, x: Tensor) -> Tensor:
             state = under("inner", self.laid_out(self.task.layout.views(model)))
+            assert self.frozen is not None
             represented: Tensor = self.compute(_WithFeatures(self.frozen), state, x)[1]
             return represented
 

@@ -1,6 +1,18 @@
 """Methods: one file each. FedSkip is `FedAvg(period=5)`, and every other method skips the same way."""
 
-from fedskip.methods.base import Method
+from fedskip.errors import require
+from fedskip.methods.base import (
+    MODEL,
+    TRAINABLE,
+    Contrast,
+    Federation,
+    Merged,
+    Method,
+    State,
+    Terms,
+    Visit,
+    rows,
+)
 from fedskip.methods.fedavg import FedAvg
 from fedskip.methods.feddyn import FedDyn
 from fedskip.methods.fednova import FedNova
@@ -11,17 +23,27 @@ from fedskip.methods.scaffold import Scaffold
 from fedskip.methods.text import parse, parse_many, registry, text
 
 __all__ = [
+    "MODEL",
+    "TRAINABLE",
+    "Contrast",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
     "FedDyn",
     "FedNova",
     "FedProx",
+    "Federation",
+    "Merged",
     "Method",
     "Moon",
     "Scaffold",
+    "State",
+    "Terms",
+    "Visit",
     "parse",
     "parse_many",
     "registry",
+    "require",
+    "rows",
     "text",
 ]

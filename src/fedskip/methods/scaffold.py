@@ -18,7 +18,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedskip.errors import require
 from fedskip.methods.base import TRAINABLE, Federation, Method, State, Terms, Visit
 
 
@@ -30,10 +29,6 @@ class Scaffold(Method):
 
     title = "SCAFFOLD"
     remembers = {"c": TRAINABLE}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("init", self.init in ("zero", "random"), "must be 'zero' or 'random'", self.init)
 
     def start(self, federation: Federation) -> State:
         if self.init == "zero":

@@ -75,10 +75,19 @@ def distinct(methods: list[Method]) -> list[Method]:
     if not methods:
         raise InputError("methods", "must name at least one method", fix="write methods: [fedavg]")
     for one, other in itertools.combinations(methods, 2):
-        if one == other or one.label.replace(" ", "") == other.label.replace(" ", ""):
+        if one == other or in_a_file(one.label) == in_a_file(other.label):
             fix = "remove one of the two" if type(one) is type(other) else "give your class its own `title`"
             raise InputError("methods", f"holds {one.label} twice", text(other), fix)
     return methods
+
+
+def in_a_file(label: str) -> str:
+    """A label as part of a file's name.
+
+    >>> in_a_file("Mine(a=1, b='x/y')")
+    "Mine(a=1,b='x_y')"
+    """
+    return label.replace(" ", "").replace("/", "_").replace("\\", "_")
 
 
 def text(method: Method) -> str:
@@ -196,7 +205,7 @@ def _find(name: str) -> type[Method]:
 def _load(module: str, path: str) -> type[Method]:
     """A user's own class, imported by name."""
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # for good: worker processes that receive the method import it again
+        sys.path.append(os.getcwd())  # for good: it may import more later
     try:
         found = attrgetter(path)(importlib.import_module(module))
     except ModuleNotFoundError as error:

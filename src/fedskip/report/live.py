@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -27,11 +27,11 @@ class Live:
 
     Args:
         console: where to draw; one that is no terminal gets plain lines.
-        title: what to say once work begins.
+        title: gives what to say once work begins.
         settings: how many the study has.
     """
 
-    def __init__(self, console: Console, title: str, settings: int = 1) -> None:
+    def __init__(self, console: Console, title: Callable[[], str], settings: int = 1) -> None:
         self.console, self.title, self.settings = console, title, settings
         self._begun = 0
         self._now: Watch | None = None
@@ -51,7 +51,7 @@ class Live:
     def setting(self, batch: Batch, rows: Iterable[Row]) -> None:
         self._leave()
         if not self._begun:
-            self.console.print(self.title, soft_wrap=True)
+            self.console.print(self.title(), soft_wrap=True)
         self._begun += 1
         for needs in getattr(batch.engines[0], "needs", ()):
             self.console.print(f"{batch.name}: {needs}", soft_wrap=True)
