@@ -27,6 +27,7 @@ from fedskip.cases import CASES
 from fedskip.engine import Loop, Stacked, Task, Trained, Visits, make_engine
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.base import momentum_sum, route, steps_of
+from fedskip.engine.evaluate import ACTIVATION, Evaluator
 from fedskip.engine.memory import GIB, Memory
 from fedskip.engine.plan import MASKED, SIZES, busy_rows, limited, table_sizes
 from fedskip.engine.stacked import Table
@@ -914,3 +915,18 @@ def test_the_pool_is_not_part_of_the_trace() -> None:
     assert isinstance(graph, torch.fx.GraphModule)
     held = [getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"]
     assert all(t.numel() < task.samples.x.numel() for t in held)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("name", "chunk"), [("perceptron", 2500), ("resnet50", 25)])
+def test_chunks_of_an_evaluation_fit_a_cache(name: str, chunk: int) -> None:
+    """Small activations come in many samples, large ones in few; and it is the same to the scores."""
+    task = task_of(name)
+    evaluator, models = Evaluator(task, stacked=False), task.layout.pack(task.module)[None]
+    if name == "resnet50":
+        evaluator._largest = 1 << 20  # of the real one, on CIFAR
+    index = torch.arange(len(task.samples))
+    assert evaluator._chunk(models, index) == chunk
+    whole = evaluator(models, index.numpy())
+    evaluator._largest = ACTIVATION
+    parts = evaluator(models, index.numpy())
+    np.testing.assert_allclose([whole.metric, whole.loss], [parts.metric, parts.loss], rtol=1e-12)

@@ -17,7 +17,7 @@ from fedskip.engine.base import Task, per_sample, spread, torch_threads
 from fedskip.engine.step import functional
 
 CHUNK = {"cpu": 2500, "cuda": 1000}  # samples of a forward pass of one model, at most
-ACTIVATION = 25 << 20  # bytes of one that a CPU may have: the allocator gives larger ones back each time
+LEAST, ACTIVATION = 25, 4 << 20  # samples; bytes of an activation, which a CPU is to find in its caches
 STACKED_CHUNK = {"cpu": 65_536, "cuda": 16_384}  # samples times models of a stacked forward pass
 
 
@@ -102,7 +102,7 @@ class Evaluator:
                 part.register_forward_hook(note)
             module(self._inputs(index[:1])[0])
             self._largest = max(sizes)
-        return max(1, min(most, ACTIVATION // self._largest))
+        return max(LEAST, min(most, ACTIVATION // self._largest))
 
     def _loaded(self, models: Tensor, m: int) -> nn.Module:
         """This thread's own module, holding model m."""
