@@ -157,6 +157,8 @@ def test_the_default_folder_is_the_next_free_one(tmp_path):
         (["resume", "nowhere"], "holds no study"),
         (["show", "quickstrat"], "Did you mean 'quickstart'?"),
         (["export", "none.safetensors", "out.pt"], "must be an existing file, got 'none.safetensors'"),
+        (["export", "m.safetensors", "m.safetensors"], "OUT must be a file for torch, such as model.pt, got"),
+        (["export", "m.safetensors", "."], "OUT must be a file for torch, such as model.pt, got"),
         (["data", "show", "cifar1"], "data.name is not known"),
     ],
 )  # fmt: skip

@@ -478,6 +478,21 @@ def labelled(label: int) -> Dataset:
     return replace(full, samples=Arrays(full.samples.x, y))  # type: ignore[attr-defined]
 
 
+def numbered() -> Dataset:
+    """Numbers in the place of classes."""
+    full = toy()
+    samples = Arrays(full.samples.x, full.samples.x.sum(1))  # type: ignore[attr-defined]
+    return Dataset("sums", samples, full.split, owner=full.owner)
+
+
+class Pair(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
 NORMED = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 STACKED = {"methods": "fedavg", "engine": "stacked"}
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
@@ -500,6 +515,19 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "features": ({"model": nn.Linear(2, 2)}, r"model must have a method features\(x\)"),
     "loss": ({"loss": torch.nn.functional.cross_entropy}, "loss must give one number per sample"),
     "metric": ({"metric": lambda output, target: output.mean()}, "metric must give one number per sample"),
+    "numpy": (
+        {"metric": lambda output, target: output[:, 0].numpy()},
+        "metric must give one .* got 'ndarray'",
+    ),
+    "tuple": (
+        {"model": Pair, "methods": "fedavg"},
+        "model must give a tensor, got 'tuple'. Return the scores",
+    ),
+    "spread": (
+        {"data": numbered(), "model": nn.Linear(2, 1), "methods": "fedavg", "metric": "minus_squared_error"}
+        | {"loss": lambda output, target: (output - target).square().mean(1)},
+        r"loss must give every sample a number that does not .* Compare the shapes \(2, 1\) of the model",
+    ),
     "target": ({"loss": "binary_cross_entropy"}, r"loss cannot compare the \(2, 2\) of the model and \(2,\)"),
     "memory": (
         {"methods": [Absent()]},
@@ -633,6 +661,19 @@ def test_samples_may_have_a_number_of_their_own(tmp_path: Path) -> None:
     assert set(facts["data"]) == {"x", "y", "mean"}
 
 
+def test_a_refused_extension_loses_nothing(tmp_path: Path) -> None:
+    study(tmp_path / "s", rounds=2).run()
+    file = tmp_path / "s" / "study.yaml"
+    file.write_text(file.read_text().replace(f"torch: {torch.__version__}", "torch: 1.0"))
+    before = (tmp_path / "s" / "summary.csv").read_bytes()
+    with pytest.raises(InputError, match=r"would not repeat the same numbers: versions.torch"):
+        study(tmp_path / "s", rounds=2).resume(rounds=4)
+    assert (tmp_path / "s" / "summary.csv").read_bytes() == before
+    begun = study(tmp_path / "t", rounds=2)
+    with pytest.raises(InputError, match="out holds no finished study"):
+        begun.results()
+
+
 def test_resume_refuses_other_data_and_another_model(tmp_path: Path) -> None:
     study(tmp_path / "s", rounds=2).run()
     other = toy(seed=1)
@@ -760,9 +801,7 @@ def test_a_metric_may_be_undefined(tmp_path: Path) -> None:
 
 
 def test_a_model_with_one_number_for_a_sample(tmp_path: Path) -> None:
-    full = toy()
-    samples = Arrays(full.samples.x, full.samples.x.sum(1))  # type: ignore[attr-defined]
-    data = Dataset("sums", samples, full.split, owner=full.owner)
+    data = numbered()
     model = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
     keys = {"loss": "squared_error", "metric": "minus_squared_error"}
     results = study(tmp_path / "s", data=data, model=model, methods="fedavg", seeds=1, **keys).run()

@@ -172,8 +172,10 @@ def resumable(study: Study) -> Iterator[None]:
             message = "Stopped before the study began; nothing was written."
         elif isinstance(stop, Interrupted):
             message = f"Stopped at a checkpoint. Go on with: fedskip resume {out}"
-        else:
+        elif any((out / "checkpoints").glob("*")):
             message = f"Stopped at once; the last checkpoint is kept. Go on with: fedskip resume {out}"
+        else:
+            message = f"Stopped before the first checkpoint. Begin again with: fedskip resume {out}"
         typer.secho(message, fg="yellow", err=True)
         raise typer.Exit(130) from None
     except ProcessEnded as error:
@@ -249,6 +251,8 @@ def export(
     out: Annotated[Path, typer.Argument(help="The file to write, such as model.pt.")],
 ) -> None:
     """Write a trained model as a plain torch state_dict."""
+    if out.is_dir() or out.suffix == ".safetensors":
+        raise InputError("OUT", "must be a file for torch, such as model.pt", str(out))
     state, about = read_state(model)
     if about.get("model"):
         state = load(model).state_dict()  # with BatchNorm's counters, which a study leaves out

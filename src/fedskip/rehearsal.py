@@ -63,6 +63,9 @@ def _measure(prepared: Prepared) -> None:
         of += " and are whole numbers, as ids are"
     with _named("model", f"cannot take {of}", model), torch.no_grad():
         output = task.arithmetic.compute(module, inputs)
+    if not isinstance(output, Tensor):
+        fix = "return the scores or numbers alone"
+        raise InputError("model", "must give a tensor", type(output).__name__, fix)
     classes = data.classes or 1
     if task.loss is cross_entropy and (output.dim() < 2 or output.shape[1] < classes):
         rule = f"must give a score for each of the {classes} classes of {data.name!r}"
@@ -79,7 +82,12 @@ def _measure(prepared: Prepared) -> None:
     shapes = f"{tuple(output.shape)} of the model and {tuple(targets.shape)} of {data.name!r}"
     for name, measure in (("loss", task.loss), ("metric", task.metric)):
         with _named(name, f"cannot compare the {shapes}", getattr(setting, name)):
-            per_sample(measure(output, targets), len(targets), name)
+            together = per_sample(measure(output, targets), len(targets), name)
+            alone = per_sample(measure(output[:1], targets[:1]), 1, name)
+        if not torch.allclose(together[:1].float(), alone.float(), rtol=0.01, atol=1e-3, equal_nan=True):
+            fix = f"compare the shapes {shapes}: torch may spread one over the other"
+            rule = "must give every sample a number that does not depend on the samples beside it"
+            raise InputError(name, rule, float(together[0]), fix)
     with _named("model", f"cannot be trained on {of}", model):
         task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean().backward()
     if batch_statistics(module) and _lonely(prepared):

@@ -123,7 +123,6 @@ class Study:
                 clear_parts(self.out / part)
             if rounds is not None:
                 self._extend(rounds)
-                (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
             return self._play(progress or Silent(), anyway=anyway)
 
     def is_finished(self) -> bool:
@@ -135,7 +134,9 @@ class Study:
         return done and (self.out / "summary.csv").exists()
 
     def results(self) -> Results:
-        """What the folder holds."""
+        """What the folder of a finished study holds."""
+        if not (self.out / "summary.csv").exists():
+            raise InputError("out", "holds no finished study", str(self.out), "go on with it: resume()")
         return Results(
             self.out, HistoryFile(self.out / "history.csv").table, Table.read(self.out / "summary.csv")
         )
@@ -212,6 +213,7 @@ class Study:
         if saved:
             round, path = saved[-1]
             batch.restore(*load_checkpoint(path))
+        (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
         if history.path.exists():
             history.cut(setting.name, round)
         progress.setting(batch, history.table.where(setting=setting.name))

@@ -184,11 +184,11 @@ def contrast_loss(z: Tensor, received: Tensor, previous: Tensor, temperature: Te
 
 def per_sample(losses: Tensor, batch: int, field: str = "loss") -> Tensor:
     """The losses, once it is sure that there is one for each sample."""
-    if losses.shape != (batch,):
+    if not isinstance(losses, Tensor) or losses.shape != (batch,):
         raise InputError(
             field,
-            f"must give one number per sample, shape ({batch},)",
-            tuple(losses.shape),
+            f"must give one number per sample, a tensor of shape ({batch},)",
+            tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__,
             "use reduction='none' and average over all but the first dimension",
         )
     return losses
