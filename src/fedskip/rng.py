@@ -95,7 +95,7 @@ def mix(word: Tensor, counter: Tensor | int) -> Tensor:
     # the first mask keeps a compiler from folding the product into an index of 32 bits
     added = (counter & _MASK) * 0x1E3779B9
     if isinstance(added, int):
-        added &= _MASK
+        added &= _MASK  # a constant of compiled code, which is not to need 64 bits
     return scramble((scramble(word) + added) & _MASK)
 
 
