@@ -642,6 +642,7 @@ def test_threads_share_one_process(tmp_path: Path) -> None:
         InputError, match=r"threads must be 1 with several processes, got 2\. Set processes=1"
     ):
         study(tmp_path / "t", engine="stacked", threads=2, processes=2).run()
+    assert not (tmp_path / "t").exists()
 
 
 def test_a_user_s_own_module_is_left_alone(tmp_path: Path) -> None:

@@ -55,9 +55,6 @@ class Machine:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         stacked = engine == "stacked"
         threads = spec.threads or 1
-        if threads > 1 and (spec.processes or 1) > 1:
-            fix = "set processes=1: threads do not survive a fork"
-            raise InputError("threads", "must be 1 with several processes", threads, fix)
         apart = stacked and device == "cpu" and AVAILABLE and threads == 1
         if stacked and spec.compile and not has_compiler():
             log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")

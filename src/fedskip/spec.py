@@ -173,6 +173,9 @@ class StudySpec:
         _check_name(self.name)
         _at_least(self, 1, "workers", "processes", "threads", "checkpoint_every", "rows")
         _at_least(self, 0, "streams")
+        apart = (self.threads or 1) == 1 or (self.processes or 1) == 1
+        fix = "set processes=1: threads do not survive a fork"
+        require("threads", apart, "must be 1 with several processes", self.threads, fix)
         fix = "other devices are not supported"
         ok = bool(_DEVICE.fullmatch(self.device))
         require("device", ok, "must be auto, cpu, cuda or cuda:N", self.device, fix)
