@@ -47,12 +47,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fedskip import bench, cases, config
-from fedskip.engine import make_engine
-from fedskip.engine.base import steps_of
-from fedskip.errors import InputError
+from fedskip.bench import cases
+from fedskip.bench import contestants as bench
+from fedskip.bench.measure import SECONDS
+from fedskip.data.noise import images
 from fedskip.files import write_text
-from fedskip.machine import UNCOMPILED, arithmetic_of, name_of, resolve_device, versions
+from fedskip.input.errors import InputError
+from fedskip.spec import Tree, build
+from fedskip.study.engines import make_engine
+from fedskip.study.machine import UNCOMPILED, arithmetic_of, name_of, resolve_device, versions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +74,7 @@ IMAGES = 50  # of a client, where the clients grow
 MIB = 1 << 20
 
 Keys = dict[str, Any]  # of a study
-drawn = lru_cache(maxsize=1)(cases.images)  # points on the same images follow each other
+drawn = lru_cache(maxsize=1)(images)  # points on the same images follow each other
 
 
 class WideCNN(nn.Sequential):
@@ -111,7 +114,7 @@ class Point:
             case = replace(
                 case, keys=case.keys | {"model": partial(WideCNN, self.at)}, on_gpu=visits, rounds=1
             )
-        return replace(case, data=drawn) if case.data is cases.images else case
+        return replace(case, data=drawn) if case.data is images else case
 
     def studies(self, given: Keys) -> tuple[Keys, Keys]:
         """The keys of the study that `plain` plays, and of the one that `stacked` plays."""
@@ -151,7 +154,7 @@ def measure(
     print(f"{stored['machine']['device']}: {len(todo)} points to measure, {len(done)} in {out} already")
     if jobs:
         precompile(todo, given, jobs)
-    least = bench.SECONDS[device] if seconds is None else seconds
+    least = SECONDS[device] if seconds is None else seconds
     for point in todo:
         print(f"\n{point}", flush=True)
         gc.collect()  # graphs and rows of the point before
@@ -167,7 +170,7 @@ def measure(
 
 def opened(out: Path, given: Keys) -> dict[str, Any]:
     """What a file holds of this machine, or a new one."""
-    spec = config.build(config.Tree(given | {"data": "synthetic", "engine": "stacked"}))
+    spec = build(Tree(given | {"data": "synthetic", "engine": "stacked"}))
     device = name_of(resolve_device(spec.device))
     here = {"device": device, "precision": arithmetic_of(spec).precision, **versions()}
     if not out.exists():
@@ -234,7 +237,7 @@ def rounds_of(point: Point, given: Keys, least: float) -> dict[str, Any]:
     samples = prepared.dataset.samples
     x, y = samples.take(torch.arange(1))
     data = len(samples) * (x.nbytes + y.nbytes)
-    steps = COHORT * steps_of(IMAGES, prepared.setting.local)
+    steps = COHORT * prepared.setting.local.steps(IMAGES)
     return {
         "x": point.at, "ms": {"stacked": 1000 * steps / rate},
         "memory_mib": (peak(prepared.device) - left - data) / MIB, "data_mib": data / MIB,

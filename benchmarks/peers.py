@@ -43,15 +43,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from fedskip import bench
-from fedskip.bench import Once, contestant, once
-from fedskip.cases import CASES, PflCNN, images
-from fedskip.engine import Loop
-from fedskip.engine.arithmetic import Arithmetic
-from fedskip.engine.base import steps_of, torch_threads
-from fedskip.errors import InputError
-from fedskip.machine import versions
-from fedskip.spec import Local
+from fedskip.bench import contestants as bench
+from fedskip.bench.cases import CASES, PflCNN
+from fedskip.bench.contestants import Once, contestant, once
+from fedskip.bench.measure import SECONDS
+from fedskip.data.noise import images
+from fedskip.engine import Local, Loop
+from fedskip.engine.arithmetic import Arithmetic, torch_threads
+from fedskip.input.errors import InputError
+from fedskip.study.machine import versions
 from plain import fedavg_round
 
 IMAGES = 50  # of each client
@@ -190,8 +190,8 @@ def main(device: str, precision: str | None, seconds: float | None, clients: int
     task, local = prepared.task, prepared.setting.local
     machine = bench.machine_of(keys, prepared)
     workers = bench.machine_of(keys | {"engine": "loop"}, prepared).workers
-    steps = cohort * steps_of(IMAGES, local)
-    least = bench.SECONDS[device] if seconds is None else seconds
+    steps = cohort * local.steps(IMAGES)
+    least = SECONDS[device] if seconds is None else seconds
     print(f"{machine.device_name}, {machine.precision}, {bench.TURNS} turns of {least:g} s, client-steps/s:")
 
     parts = prepared.division(0).clients

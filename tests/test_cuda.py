@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 import fedskip
-from fedskip.cases import images
+from fedskip.data.noise import images
 from fedskip.engine import Loop, Stacked, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
-from fedskip.engine.memory import measure
+from fedskip.engine.stacked.memory import measure
 from fedskip.methods import FedAvg, Method, Moon, Scaffold
-from fedskip.record import read_record
+from fedskip.records.provenance import StudyFile
 from fedskip.rng import torch_scope
 from tiny import (
     ALL_TERMS,
@@ -30,6 +30,7 @@ from tiny import (
     SKIPPING,
     assert_agree,
     clients_of,
+    first_job,
     kept_by_torch,
     make_task,
     pool,
@@ -52,8 +53,11 @@ def moved(task: Task) -> Task:
 
 
 def stacked(task: Task, methods: Sequence[Method], *, compile: bool = False, streams: int = 0) -> Stacked:
-    rows = 2 * len(methods)
-    return Stacked(task, [rows], [rows], uses=ALL_TERMS, compile=compile, streams=streams, kernels=True)
+    sizes = [2 * len(methods)]
+    plan = replace(
+        ALL_TERMS, sizes=sizes, contrast_sizes=sizes, compile=compile, streams=streams, kernels=True
+    )
+    return Stacked(task, plan)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -170,7 +174,7 @@ def test_resume_is_exact(name: str, tmp_path: Path) -> None:
     )
     assert whole.keys() == parts.keys()
     assert [file for file in whole if whole[file] != parts[file]] == []
-    [recorded] = read_record(tmp_path / "whole" / "study.yaml")["settings"].values()
+    [recorded] = StudyFile(tmp_path / "whole").record()["settings"].values()
     assert recorded["machine"]["rows"] == SMALL[name].get("rows")
     assert recorded["machine"]["kernels"] == (name == "kernels")
 
@@ -221,10 +225,10 @@ def test_a_row_is_measured() -> None:
     task = on_gpu("cnn", torch.float32)
     [run] = runs_of(task, [FedAvg()])
     engine = stacked(task, [FedAvg()])
-    memory = measure(engine.plain, run.clients.begin(run.server.orders(0)))
-    assert memory.row >= 2 * 4 * task.layout.size
-    assert memory.step >= 4 * task.layout.size
-    assert 1 < memory.rows < memory.free
+    footprint = measure(engine.stacks[False], first_job(run))
+    assert footprint.row >= 2 * 4 * task.layout.size
+    assert footprint.step >= 4 * task.layout.size
+    assert 1 < footprint.rows < footprint.free
 
 
 @pytest.mark.parametrize("streams", [0, 2])

@@ -13,13 +13,15 @@ import pytest
 import yaml
 
 import fedskip
-from fedskip.data.partition import KINDS
-from fedskip.history import HISTORY, SUMMARY, Table
+from fedskip.data.partitions import KINDS
+from fedskip.engine import Local
+from fedskip.engine.local import Decay
 from fedskip.methods import parse, registry
 from fedskip.models import MODELS
-from fedskip.schedule import Decay
-from fedskip.spec import Local, Setting, StudySpec
-from test_study import numbers, study, weights
+from fedskip.records.history import HISTORY, SUMMARY
+from fedskip.records.results import Table
+from fedskip.spec import Setting, StudySpec
+from studies import numbers, study, weights
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from fedskip import rng
+from fedskip import federation, rng
 from fedskip.data import Arrays
-from fedskip.engine import Engine, Stacked, Task, Trained, Visits
-from fedskip.engine.base import Measure, Route, route
-from fedskip.engine.step import Uses
+from fedskip.engine import Engine, Job, Local, Plan, Stacked, Task, Trained
+from fedskip.engine.local import Route, route
 from fedskip.federation import Clients, Outcome, Run, Server
-from fedskip.measures import accuracy, cross_entropy
 from fedskip.methods import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.methods.base import State
-from fedskip.models import build
-from fedskip.spec import Local
-from fedskip.stack import Layout
+from fedskip.models import build, key_dropout
+from fedskip.models.measures import Measure, accuracy, cross_entropy
+from fedskip.models.vector import Layout
 
-ALL_TERMS = Uses(pull=True, linear=True)
+ALL_TERMS = Plan(pull=True, linear=True, compile=False)
 CPU = torch.device("cpu")
 
 # every method, with hyper-parameters that make themselves felt within a round or two
@@ -87,37 +86,12 @@ def make_run(
     return Run(server, both, look_every=look_every, keep_slots=keep_slots)
 
 
-@dataclass
-class Together:
-    """Runs that train side by side up to a round; collects what each has to evaluate."""
-
-    runs: Sequence[Run]
-    until: int
-    outcomes: list[list[Outcome]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.outcomes = [[] for _ in self.runs]
-        self.owner: dict[Visits, int] = {}
-
-    def ready(self) -> list[Visits]:
-        found = []
-        for i, run in enumerate(self.runs):
-            for visits in run.ready(self.until):
-                self.owner[visits] = i
-                found.append(visits)
-        return found
-
-    def done(self, visits: Visits, ks: list[int], trained: Trained) -> None:
-        i = self.owner[visits]
-        outcome = self.runs[i].done(visits, ks, trained)
-        if outcome is not None:
-            self.outcomes[i].append(outcome)
-
-
 def train_together(engine: Engine, runs: Sequence[Run], until: int) -> list[list[Outcome]]:
-    work = Together(runs, until)
-    engine.run(work)
-    return work.outcomes
+    """Train runs side by side up to a round; gives what each has to evaluate."""
+    outcomes: dict[Run, list[Outcome]] = {run: [] for run in runs}
+    for run, outcome in federation.train(engine, runs, until):
+        outcomes[run].append(outcome)
+    return list(outcomes.values())
 
 
 def train(engine: Engine, run: Run, until: int) -> list[Outcome]:
@@ -171,12 +145,18 @@ def runs_of(
     ]
 
 
-def stacked_for(task: Task, runs: Sequence[Run], uses: Uses = ALL_TERMS, compile: bool = False) -> Stacked:
-    """One table for all rows without a contrast, one for those with."""
+def stacked_for(task: Task, runs: Sequence[Run], plan: Plan = ALL_TERMS, **changes: Any) -> Stacked:
+    """One stack for all rows without a contrast, one for those with."""
     contrast = sum(run.server.slots for run in runs if isinstance(run.server.method, Moon))
-    return Stacked(
-        task, [sum(run.server.slots for run in runs) - contrast], [contrast], uses=uses, compile=compile
-    )
+    plain = sum(run.server.slots for run in runs) - contrast
+    sizes = {"sizes": [plain], "contrast_sizes": [contrast] if contrast else []}
+    return Stacked(task, replace(plan, **(sizes | changes)))
+
+
+def first_job(run: Run) -> Job:
+    """The visits of the first round."""
+    [job] = run.ready(1)
+    return job
 
 
 def state_of(run: Run) -> State:
@@ -198,3 +178,85 @@ def assert_agree(one: Sequence[Run], other: Sequence[Run], rtol: float, atol: fl
 def kept_by_torch() -> int:
     """How many compiled steps torch's cache on disk has given or taken so far, in this process."""
     return counters["inductor"]["fxgraph_cache_hit"] + counters["inductor"]["fxgraph_cache_miss"]
+
+
+SIZES = (6, 15, 3, 24, 9, 12)
+
+
+def perceptron_task(local: Local | None = None) -> tuple[Task, list[np.ndarray]]:
+    """Six clients of 3 to 24 samples."""
+    draw, total = rng.stream("federation"), sum(SIZES)
+    samples = Arrays(
+        torch.from_numpy(draw.normal(size=(total, 4))), torch.from_numpy(draw.integers(0, 3, total))
+    )
+    with rng.torch_scope("federation"):
+        module = build("perceptron", inputs=4, classes=3)
+    task = make_task(module, samples, local or Local(lr=0.2, batch=3, epochs=1))
+    return task, np.split(np.arange(total), np.cumsum(SIZES)[:-1])
+
+
+class Nudge:
+    """An engine that only adds a number to each model and reports visits in an order of its own."""
+
+    preparing = 0.0
+
+    def __init__(self, backwards: bool = False) -> None:
+        self.backwards = backwards
+        self.under_way: list[tuple[Job, int]] = []
+
+    def open(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.under_way)
+
+    def join(self, jobs: Iterable[Job]) -> None:
+        self.under_way += [(job, k) for job in jobs for k in range(len(job.routes))]
+
+    def advance(self) -> Iterator[Trained]:
+        job, k = self.under_way.pop(-1 if self.backwards else 0)
+        y = job.x[k : k + 1] + job.routes[k].key % 1000 / 1000
+        yield Trained(job, [k], y, y.sum(1))
+
+
+class Dropped(nn.Module):
+    """Two dropouts, of elements and of channels, and a representation for MOON."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv1d(1, 4, 3), nn.Linear(16, 3)
+        self.channels, self.elements = nn.Dropout1d(0.4), nn.Dropout(0.5)
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.elements(self.channels(self.one(x[:, None]).relu()).flatten(1))
+        return self.two(z), z
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x)[0]
+
+
+def dropped(local: Local = LOCAL) -> Task:
+    with rng.torch_scope("dropped"):
+        module = key_dropout(Dropped())
+    return make_task(module, pool((6,)), local)
+
+
+class Normed(nn.Module):
+    """A small net with BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two = nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.norm(self.one(x)).relu()
+        return self.two(z), z
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x)[0]
+
+
+def normed(local: Local = LOCAL, dtype: torch.dtype = torch.float64) -> Task:
+    with rng.torch_scope("normed"):
+        return make_task(Normed(), pool((6,)), local, dtype=dtype)

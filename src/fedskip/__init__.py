@@ -5,14 +5,14 @@
 >>> study = fedskip.Study(data="synthetic", methods=[FedAvg(), FedAvg(period=5)], rounds=200, seeds=3)
 """
 
-__version__ = "0.1.0"
-
+from fedskip.contract import check_method
 from fedskip.data import Arrays, Dataset, Partition, partition
-from fedskip.errors import InputError
+from fedskip.input.errors import InputError
 from fedskip.methods import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
-from fedskip.methods.contract import check_method
-from fedskip.study import Results, Study
-from fedskip.weights import load
+from fedskip.models.weights import load
+from fedskip.records.results import Results
+from fedskip.study import Study
+from fedskip.version import __version__
 
 __all__ = [
     "Arrays",
@@ -30,6 +30,7 @@ __all__ = [
     "Results",
     "Scaffold",
     "Study",
+    "__version__",
     "check_method",
     "load",
     "partition",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedskip.errors import InputError
+from fedskip.input.errors import InputError
 
 try:
     import fcntl

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PureWindowsPath
 
-from fedskip.errors import InputError
+from fedskip.input.errors import InputError
 
 # also what zipfile has for passwords and for methods of compression that it does not know
 UNREADABLE = (

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.errors import InputError, require, said
-from fedskip.fields import fit
+from fedskip.input.errors import InputError, require, said
+from fedskip.input.fit import fit
 
 
 class Samples(Protocol):
@@ -36,7 +36,7 @@ class Samples(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # two are equal if they are one: tensors have no plain equality
 class Arrays:
     """Samples held as two arrays, x (n, ...) and y (n, ...)."""
 
@@ -81,7 +81,7 @@ TrainTransform = Callable[[Tensor, Tensor], Tensor]  # x (m, ...), one 32-bit wo
 TestTransform = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """A named pool with its split and the paper's setting for it.
 

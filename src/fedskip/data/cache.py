@@ -18,8 +18,8 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
-from fedskip.errors import InputError
 from fedskip.files import waited_for
+from fedskip.input.errors import InputError
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if the server tells
 BLOCK = 1 << 20

@@ -15,7 +15,7 @@ import torch
 
 from fedskip.data import archive, augment, cache
 from fedskip.data.base import Arrays, Dataset, Split, TestTransform, TrainTransform
-from fedskip.errors import InputError
+from fedskip.input.errors import InputError
 
 
 @dataclass(frozen=True)

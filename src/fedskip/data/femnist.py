@@ -19,7 +19,7 @@ from torch import Tensor
 from fedskip.data import cache
 from fedskip.data.base import Arrays, Dataset, Split
 from fedskip.data.split import within_owners
-from fedskip.errors import InputError
+from fedskip.input.errors import InputError
 
 CLASSES, SIDE = 62, 28  # 0-9, A-Z, a-z
 CLIENTS, MIN_TRAIN, TRAIN_FRACTION = 180, 64, 0.9  # the paper's, the last one LEAF's default

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskip.data.partition import Partition
-from fedskip.errors import InputError
+from fedskip.data.partitions import Partition
+from fedskip.input.errors import InputError
 
 FORMATS = (".svg", ".png", ".pdf")
 MOST_NUMBERS = 200  # cells up to which each shows its number

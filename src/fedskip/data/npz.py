@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskip.data.base import Arrays, Dataset, Split
 from fedskip.data.split import within_owners
-from fedskip.errors import InputError, unknown
+from fedskip.input.errors import InputError, unknown
 
 KEYS = ("x", "y", "client", "test_x", "test_y")
 

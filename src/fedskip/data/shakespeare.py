@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedskip.data import archive, cache
 from fedskip.data.base import Dataset, Split
-from fedskip.errors import InputError
+from fedskip.input.errors import InputError
 
 WINDOW = 80  # characters a model sees; the target is the one that follows
 GAP = WINDOW - 1  # windows left out between train and test, so that their inputs share no character

@@ -1,12 +1,56 @@
-"""Which samples train, which test, and which of those are looked at while training."""
+"""Which samples train, which test, which of those are looked at while training, and who owns them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from fedskip import rng
 from fedskip.data.base import Dataset, Split
-from fedskip.data.partition import Partition
+from fedskip.data.partitions import Partition, partition
+from fedskip.input.errors import InputError
+
+
+def split(dataset: Dataset, seed: int) -> Split:
+    """The pool indices of the training and the test samples; refuses what are no indices, or overlap."""
+    samples = len(dataset.samples)
+    found = [np.asarray(half) for half in dataset.split(seed)]
+    for half in found:
+        whole = half.ndim == 1 and (half.dtype.kind in "iu" or not len(half))
+        if not whole or (len(half) and not 0 <= half.min() <= half.max() < samples):
+            fix = "of a mask, give np.flatnonzero(mask)"
+            rule = f"must give the numbers of samples, from 0 to {samples - 1}, for training and for testing"
+            raise InputError("data.split", rule, half, fix)
+    train, test = (half.astype(np.int64) for half in found)
+    trains = np.zeros(samples, bool)
+    trains[train] = True
+    both = test[trains[test]]
+    if len(both):
+        rule = f"must not give a sample for training and for testing, as it does with {len(both)}"
+        raise InputError("data.split", rule, ..., f"the first of them is {both[0]}")
+    return train, test
+
+
+def deal(
+    dataset: Dataset, train: np.ndarray, seed: int, options: Mapping[str, Any], clients: int | None
+) -> Partition:
+    """Who owns which training sample: drawn by `kind` and its options, or read from a `file`."""
+    chosen = dict(options)
+    if "file" not in chosen:
+        kind, labels = chosen.pop("kind"), dataset.samples.labels()
+        return partition(kind, train, labels, clients=clients, seed=seed, owner=dataset.owner, **chosen)
+    try:
+        found = Partition.load(chosen["file"])
+    except (OSError, InputError) as error:
+        fix = "give one that a study has written, OUT/partition-NAME-SEED.npz"
+        raise InputError("partition.file", "must be a partition file", chosen["file"], fix) from error
+    if len(found.indices) and found.indices.max() >= len(dataset.samples):
+        raise InputError("partition.file", f"is not of data set {dataset.name!r}", chosen["file"])
+    if clients not in (None, len(found)):
+        raise InputError("clients", f"must be {len(found)}, as in partition.file", clients, "leave it out")
+    return found
 
 
 def within_owners(owner: np.ndarray, train_fraction: float, seed: int) -> Split:

@@ -17,7 +17,7 @@ import torch
 
 from fedskip.data.base import Arrays, Dataset, Split
 from fedskip.data.split import within_owners
-from fedskip.errors import InputError
+from fedskip.input.errors import InputError
 
 SEED, TASKS, CLASSES, FEATURES = 931231, 1000, 5, 60
 

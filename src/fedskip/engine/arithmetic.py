@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,13 +40,13 @@ class Arithmetic:
         if not torch.cuda.is_available():
             yield
             return
-        before = _flags()
-        tf32 = self.precision == "tf32"
-        _set_flags(tf32, tf32, self.deterministic, False, self.deterministic, False, False)
+        tf32, sure = self.precision == "tf32", self.deterministic
+        wanted = (tf32, tf32, sure, False, False, sure, False)
+        before = _swap_flags(wanted)
         try:
             yield
         finally:
-            _set_flags(*before)
+            _swap_flags(before)
 
     def compute(self, model: Callable[[Tensor], Output], x: Tensor) -> Output:
         """What a model gives for x: computed in the precision, handed over in the weights' own."""
@@ -57,33 +58,38 @@ class Arithmetic:
         return given
 
 
-def _flags() -> tuple[bool, ...]:
-    return (
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.benchmark,
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
-    )
-
-
-def _set_flags(
-    matmul_tf32: bool,
-    cudnn_tf32: bool,
-    cudnn: bool,
-    benchmark: bool,
-    algorithms: bool,
-    warn_only: bool,
-    fill: bool,
-) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = matmul_tf32
-    torch.backends.cudnn.allow_tf32 = cudnn_tf32
-    torch.backends.cudnn.deterministic = cudnn
-    torch.backends.cudnn.benchmark = benchmark
-    torch.use_deterministic_algorithms(algorithms, warn_only=warn_only)
-    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-
-
 EXACT = Arithmetic()
+
+
+def _swap_flags(wanted: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Set the flags by which torch picks kernels; gives what they were."""
+    cuda, cudnn, fill = torch.backends.cuda.matmul, torch.backends.cudnn, torch.utils.deterministic
+    places: list[tuple[Any, str]] = [
+        (cuda, "allow_tf32"), (cudnn, "allow_tf32"), (cudnn, "deterministic"), (cudnn, "benchmark"),
+        (fill, "fill_uninitialized_memory"),
+    ]  # fmt: skip
+    before = [getattr(*place) for place in places]
+    before += [torch.are_deterministic_algorithms_enabled()]
+    before += [torch.is_deterministic_algorithms_warn_only_enabled()]
+    for (owner, name), value in zip(places, wanted, strict=False):
+        setattr(owner, name, value)
+    torch.use_deterministic_algorithms(wanted[-2], warn_only=wanted[-1])
+    return tuple(before)
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Inside, torch has this number of threads. Sums come out alike only for equal numbers."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def spread(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` over several threads with one torch thread each: how many there are does not show."""
+    with torch_threads(1), ThreadPoolExecutor(workers, "fedskip", torch.set_num_threads, (1,)) as pool:
+        yield pool.map if workers > 1 else map

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves
 
-from fedskip.engine.base import Task, per_sample, spread, torch_threads
-from fedskip.engine.step import functional
+from fedskip.engine.arithmetic import spread, torch_threads
+from fedskip.engine.task import Task
+from fedskip.models.forms import functional
+from fedskip.models.measures import per_sample
 
 CHUNK = {"cpu": 2500, "cuda": 1000}  # samples of a forward pass of one model, at most
 LEAST, ACTIVATION = 25, 4 << 20  # samples; bytes of an activation, which a CPU is to find in its caches

@@ -8,32 +8,26 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from fedskip.engine.base import (
-    Route,
-    Task,
-    Trained,
-    Visits,
-    Work,
-    contrast_loss,
-    draws,
-    features_of,
-    per_sample,
-    spread,
-)
-from fedskip.methods.base import Contrast, Terms
+from fedskip.engine.arithmetic import spread
+from fedskip.engine.local import Route
+from fedskip.engine.task import Job, Task, Trained, draws
+from fedskip.methods.terms import Contrast, Terms
 from fedskip.models.dropout import Dropout, words
+from fedskip.models.forms import features_of
+from fedskip.models.measures import contrast_loss, per_sample
 from fedskip.rng import fold, mix, torch_scope
 
 
 class Loop:
-    """Trains visits one by one."""
+    """Trains visits one by one: all that wait, in every `advance`."""
 
     preparing = 0.0
 
@@ -41,26 +35,39 @@ class Loop:
         self.task = task
         self.draws = draws(task)  # a module that draws from torch's one generator cannot share it
         self.workers = 1 if self.draws else workers
+        self._waiting: list[Job] = []
+        self._map: Callable[..., Iterable[Any]] = map
         self._own = threading.local()
 
-    def run(self, work: Work) -> None:
-        # torch's choice of kernels is the process's, not a thread's: made before they start
-        with self.task.arithmetic.kernels(), spread(self.workers) as each:
-            while ready := work.ready():
-                jobs = [(visits, k) for visits in ready for k in range(len(visits.routes))]
-                trained = iter(list(each(lambda job: self.visit(*job), jobs)))
-                for visits in ready:
-                    y, loss = zip(*(next(trained) for _ in visits.routes), strict=True)
-                    work.done(visits, list(range(len(y))), Trained(torch.stack(y), torch.stack(loss)))
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting)
 
-    def visit(self, visits: Visits, k: int) -> tuple[Tensor, Tensor]:
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        # torch's choice of kernels is the process's, not a thread's: made before they start
+        with self.task.arithmetic.kernels(), spread(self.workers) as self._map:
+            yield
+
+    def join(self, jobs: Iterable[Job]) -> None:
+        self._waiting += jobs
+
+    def advance(self) -> Iterator[Trained]:
+        jobs, self._waiting = self._waiting, []
+        visits = [(job, k) for job in jobs for k in range(len(job.routes))]
+        ended = iter(list(self._map(lambda visit: self.visit(*visit), visits)))
+        for job in jobs:
+            y, loss = zip(*(next(ended) for _ in job.routes), strict=True)
+            yield Trained(job, list(range(len(y))), torch.stack(y), torch.stack(loss))
+
+    def visit(self, job: Job, k: int) -> tuple[Tensor, Tensor]:
         """Train visit number k: gives y (P,) and the sum of the batch losses."""
         if not hasattr(self._own, "trainer"):  # each worker has its own modules
             self._own.trainer = Trainer(self.task)
-        route = visits.routes[k]
+        route = job.routes[k]
         scope = torch_scope(route.key, "module", device=self.task.device) if self.draws else nullcontext()
         with scope:
-            y, loss = self._own.trainer.visit(visits.x[k], row(visits.terms, k), route)
+            y, loss = self._own.trainer.visit(job.x[k], job.terms.row(k), route)
         return y, loss
 
 
@@ -107,7 +114,7 @@ class Trainer:
     def _batches(self, route: Route, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         task, key = self.task, fold(torch.tensor(route.key, device=device))
         for step, index in enumerate(torch.from_numpy(route.batches).to(device)):
-            if task.short_batches:
+            if task.local.short_batches:
                 index = index[index >= 0]
             inputs, targets = task.samples.take(index)
             if self.words or task.train_transform is not None:
@@ -166,12 +173,3 @@ class Trainer:
 
     def _frozen(self) -> nn.Module:
         return copy.deepcopy(self.task.module).eval().requires_grad_(False)
-
-
-def row(terms: Terms, k: int) -> Terms:
-    """The terms of one visit."""
-    mu, anchor, linear = (None if t is None else t[k] for t in (terms.mu, terms.anchor, terms.linear))
-    contrast = terms.contrast
-    if contrast is not None:
-        contrast = Contrast(contrast.weight[k], contrast.temperature, contrast.previous[k])
-    return Terms(mu, anchor, linear, contrast, terms.objective)

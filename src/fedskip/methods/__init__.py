@@ -1,15 +1,13 @@
 """Methods: one file each. FedSkip is `FedAvg(period=5)`, and every other method skips the same way."""
 
-from fedskip.errors import require
+from fedskip.input.errors import require
 from fedskip.methods.base import (
     MODEL,
     TRAINABLE,
-    Contrast,
     Federation,
     Merged,
     Method,
     State,
-    Terms,
     Visit,
     rows,
 )
@@ -20,6 +18,7 @@ from fedskip.methods.fedopt import FedAdam, FedAvgM
 from fedskip.methods.fedprox import FedProx
 from fedskip.methods.moon import Moon
 from fedskip.methods.scaffold import Scaffold
+from fedskip.methods.terms import Contrast, Terms
 from fedskip.methods.text import parse, parse_many, registry, text
 
 __all__ = [

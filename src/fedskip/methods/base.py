@@ -23,39 +23,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedskip.fields import fit_all
-from fedskip.schedule import Period
-from fedskip.stack import on
+from fedskip.input.fit import fit_all
+from fedskip.methods.period import Period
+from fedskip.methods.terms import Terms
+from fedskip.models.vector import on
 
 State = dict[str, Tensor]
 TRAINABLE: Literal["trainable"] = "trainable"  # a remembered row as wide as the trainable slice, (D,)
 MODEL: Literal["model"] = "model"  # a remembered row that is the client's last local model, whole, (P,)
-
-
-# (module, inputs, targets, loss) -> the number to differentiate
-Objective = Callable[[nn.Module, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]], Tensor]
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """MOON's loss: pull z towards the received model's, push it from the previous local model's."""
-
-    weight: Tensor  # (K, 1); 0 where a client has no previous model yet
-    temperature: float
-    previous: Tensor  # (K, P)
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What bends plain SGD: v <- rho v + grad F(y) + wd y + mu (y - anchor) + linear."""
-
-    mu: Tensor | None = None  # (K, 1)
-    anchor: Tensor | None = None  # (K, D)
-    linear: Tensor | None = None  # (K, D)
-    contrast: Contrast | None = None
-    objective: Objective | None = None  # a loss that does not fit the form; only the loop engine runs it
 
 
 class Visit:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedskip.errors import require
-from fedskip.methods.base import TRAINABLE, Federation, Merged, Method, State, Terms, Visit
+from fedskip.input.errors import require
+from fedskip.methods.base import TRAINABLE, Federation, Merged, Method, State, Visit
+from fedskip.methods.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True)

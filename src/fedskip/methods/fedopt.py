@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedskip.errors import require
+from fedskip.input.errors import require
 from fedskip.methods.base import Federation, Merged, Method, State
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedskip.errors import require
-from fedskip.methods.base import Method, State, Terms, Visit, rows
+from fedskip.input.errors import require
+from fedskip.methods.base import Method, State, Visit, rows
+from fedskip.methods.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedskip.errors import require
-from fedskip.methods.base import MODEL, Contrast, Method, State, Terms, Visit
+from fedskip.input.errors import require
+from fedskip.methods.base import MODEL, Method, State, Visit
+from fedskip.methods.terms import Contrast, Terms
 
 
 @dataclass(frozen=True, kw_only=True)

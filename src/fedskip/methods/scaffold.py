@@ -18,7 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedskip.methods.base import TRAINABLE, Federation, Method, State, Terms, Visit
+from fedskip.methods.base import TRAINABLE, Federation, Method, State, Visit
+from fedskip.methods.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True)

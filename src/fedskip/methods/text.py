@@ -20,8 +20,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, get_type_hints
 
-from fedskip.errors import InputError, unknown
-from fedskip.fields import fit
+from fedskip.input.errors import InputError, unknown
+from fedskip.input.fit import fit
 from fedskip.methods.base import Method
 
 _ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)

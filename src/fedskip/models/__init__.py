@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from fedskip.errors import InputError, unknown
+from fedskip.input.errors import InputError, unknown
 from fedskip.models.cnn import CNN, femnist
 from fedskip.models.dropout import KEYED, Dropout, key_dropout, words
 from fedskip.models.lstm import CharLSTM

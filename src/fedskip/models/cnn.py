@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedskip.errors import InputError
+from fedskip.input.errors import InputError
 
 Z = 256  # size of the projected representation z
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedskip.input.errors import InputError
 from fedskip.models.vmapped import models_first
 
 
@@ -47,6 +48,17 @@ class CharLSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.features(x)[0]
+
+    def refuse(self, tokens: object) -> None:
+        """Raise an `InputError` for tokens without an embedding; those that are made to order have one."""
+        if not isinstance(tokens, Tensor) or not len(tokens):
+            return
+        known = len(self.embedding.get_parameter("weight"))
+        least, most = int(tokens.min()), int(tokens.max())
+        if least < 0 or most >= known:
+            rule = f"must have tokens from 0 to {known - 1}"
+            fix = f"set model.vocabulary={most + 1}" if least >= 0 else "number the tokens from 0 on"
+            raise InputError("data.x", rule, most if least >= 0 else least, fix)
 
     def stackable(self) -> CharLSTM:
         """A copy that computes the same, but whose parameters may be batched by `vmap`."""

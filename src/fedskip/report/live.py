@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -13,16 +13,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedskip.batch import Batch
-from fedskip.entry import Entry
-from fedskip.history import Row
+from fedskip.records.results import Row
 from fedskip.report import units
+from fedskip.report.progress import Course, Progress, Shown, Status
 
 MANY = 30  # with more runs than this in a setting, the seeds of a method share a line
 REFRESH = 1  # per second: drawing 24 runs takes 20 ms from training, which may have one core
 
 
-class Live:
+class Live(Progress):
     """Draws a study on a console; a context, so that whatever ends the study also ends the drawing.
 
     Args:
@@ -48,22 +47,24 @@ class Live:
         self._leave()
         self._screen.stop()
 
-    def setting(self, batch: Batch, rows: Iterable[Row]) -> None:
+    def setting(self, course: Course, rows: Iterable[Row]) -> None:
         self._leave()
         if not self._begun:
             self.console.print(self.title(), soft_wrap=True)
         self._begun += 1
-        for needs in getattr(batch.engines[0], "needs", ()):
-            self.console.print(f"{batch.name}: {needs}", soft_wrap=True)
-        self._now = Watch(batch, rows)
+        for needs in course.needs:
+            self.console.print(f"{course.name}: {needs}", soft_wrap=True)
+        self._now = Watch(course, rows)
 
     def recorded(self, rows: list[Row]) -> None:
         if self._now is not None:
             self._now.note(rows)
 
-    def checkpoint(self, batch: Batch) -> None:
-        if self._now is not None and not self._screen.is_started:
-            self.console.print(self._now.line(), soft_wrap=True)
+    def checkpoint(self, round: int) -> None:
+        if self._now is not None:
+            self._now.round = round
+            if not self._screen.is_started:
+                self.console.print(self._now.line(), soft_wrap=True)
 
     def finished(self) -> None:
         self._leave()
@@ -84,13 +85,13 @@ class Live:
 class Watch:
     """One setting as it goes."""
 
-    def __init__(self, batch: Batch, rows: Iterable[Row]) -> None:
-        self.batch, self.metric = batch, batch.prepared.setting.metric
-        self.lines = lines(batch.entries)
+    def __init__(self, course: Course, rows: Iterable[Row]) -> None:
+        self.course, self.round = course, course.start
+        self.lines = lines(course.runs)
         self.last: dict[str, float] = {}  # by run
         self.best: dict[str, float] = {}
         self.note(rows)
-        self.pace = Pace(batch)
+        self.pace = Pace(course)
 
     def note(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -100,41 +101,40 @@ class Watch:
 
     def line(self) -> str:
         """All of the setting in one line."""
-        batch = self.batch
-        best = max(batch.entries, key=lambda entry: self.best.get(entry.name, float("-inf")))
+        course, status = self.course, self.course.status()
+        best = max(course.runs, key=lambda run: self.best.get(run.name, float("-inf")))
         parts = [
-            f"{batch.name}: round {batch.round}/{batch.rounds}",
-            f"elapsed {units.clock(batch.elapsed())}",
-            f"left {units.clock(self.pace.left(batch.entries))}",
-            f"best {units.score(self.best.get(best.name), self.metric)} ({best.method.label})",
-            f"{self.pace.speed():,.0f} client-steps/s",
+            f"{course.name}: round {self.round}/{course.rounds}",
+            f"elapsed {units.clock(course.seconds())}",
+            f"left {units.clock(self.pace.left(status, course.runs))}",
+            f"best {units.score(self.best.get(best.name), course.metric)} ({best.label})",
+            f"{self.pace.speed(status):,.0f} client-steps/s",
         ]
         return "  ".join(parts)
 
     def screen(self, place: str) -> RenderableType:
         """A line per run, and the setting below them."""
-        batch = self.batch
+        course, status = self.course, self.course.status()
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column(f"{batch.name}{place}", header_style="bold not dim", no_wrap=True)
+        table.add_column(f"{course.name}{place}", header_style="bold not dim", no_wrap=True)
         for header in ("seed", "round", "", "last", "best", "left"):
             table.add_column(header, justify="right", no_wrap=True)
         for line in self.lines:
-            table.add_row(*self._cells(line))
-        footer = (
-            f"elapsed {units.clock(batch.elapsed())}  left {units.clock(self.pace.left(batch.entries))}  "
-            f"{self.pace.speed():,.0f} client-steps/s"
-        )
+            table.add_row(*self._cells(line, status))
+        left = units.clock(self.pace.left(status, course.runs))
+        footer = f"elapsed {units.clock(course.seconds())}  left {left}  "
+        footer += f"{self.pace.speed(status):,.0f} client-steps/s"
         return Group(table, Text(footer, "dim"))
 
-    def _cells(self, line: Line) -> list[RenderableType]:
-        going = [entry for entry in line.entries if not entry.diverged]
-        done, rounds = fmean(entry.rounds_done for entry in going or line.entries), self.batch.rounds
+    def _cells(self, line: Line, status: Status) -> list[RenderableType]:
+        going = [run for run in line.runs if run.name not in status.diverged]
+        done, rounds = fmean(status.rounds[run.name] for run in going or line.runs), self.course.rounds
         scores = [
-            units.score(fmean(known) if known else None, self.metric)
+            units.score(fmean(known) if known else None, self.course.metric)
             for by_run in (self.last, self.best)
-            for known in [[by_run[entry.name] for entry in line.entries if entry.name in by_run]]
+            for known in [[by_run[run.name] for run in line.runs if run.name in by_run]]
         ]
-        left = Text(units.clock(self.pace.left(going))) if going else Text("diverged", "red")
+        left = Text(units.clock(self.pace.left(status, going))) if going else Text("diverged", "red")
         return [
             Text(line.label),
             line.seeds,
@@ -151,15 +151,15 @@ class Line:
 
     label: str
     seeds: str
-    entries: list[Entry]
+    runs: list[Shown]
 
 
-def lines(entries: list[Entry]) -> list[Line]:
-    if len(entries) <= MANY:
-        return [Line(entry.method.label, str(entry.seed), [entry]) for entry in entries]
-    by_label: dict[str, list[Entry]] = {}
-    for entry in entries:
-        by_label.setdefault(entry.method.label, []).append(entry)
+def lines(runs: Sequence[Shown]) -> list[Line]:
+    if len(runs) <= MANY:
+        return [Line(run.label, str(run.seed), [run]) for run in runs]
+    by_label: dict[str, list[Shown]] = {}
+    for run in runs:
+        by_label.setdefault(run.label, []).append(run)
     return [Line(label, f"{len(same)} seeds", same) for label, same in by_label.items()]
 
 
@@ -169,23 +169,22 @@ class Pace:
     Nor does compiling, which ends.
     """
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.start, self.steps = time.monotonic() - batch.preparing, batch.steps
-        self.rounds = {entry.name: entry.rounds_done for entry in batch.entries}
+    def __init__(self, course: Course) -> None:
+        self.course, self.before = course, course.status()
+        self.start = time.monotonic() - self.before.preparing
 
-    def seconds(self) -> float:
-        return max(time.monotonic() - self.start - self.batch.preparing, 1e-9)
+    def seconds(self, status: Status) -> float:
+        return max(time.monotonic() - self.start - status.preparing, 1e-9)
 
-    def speed(self) -> float:
+    def speed(self, status: Status) -> float:
         """Client-steps per second."""
-        return (self.batch.steps - self.steps) / self.seconds()
+        return (status.steps - self.before.steps) / self.seconds(status)
 
-    def left(self, entries: Iterable[Entry]) -> float | None:
+    def left(self, status: Status, runs: Iterable[Shown]) -> float | None:
         """Seconds until these runs are done; None while there is nothing to go by."""
-        going = [entry for entry in entries if not entry.diverged]
-        done = sum(entry.rounds_done - self.rounds[entry.name] for entry in going)
-        to_do = sum(self.batch.rounds - entry.rounds_done for entry in going)
+        going = [run.name for run in runs if run.name not in status.diverged]
+        done = sum(status.rounds[name] - self.before.rounds[name] for name in going)
+        to_do = sum(self.course.rounds - status.rounds[name] for name in going)
         if not to_do:
             return 0.0
-        return self.seconds() * to_do / done if done > 0 else None
+        return self.seconds(status) * to_do / done if done > 0 else None

@@ -6,19 +6,18 @@ import html
 import io
 from collections.abc import Callable
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from fedskip.files import write_text
-from fedskip.history import Table
+from fedskip.records.results import Results, Table
 from fedskip.report.table import by_method, closing
-from fedskip.spec import Setting, StudySpec
-from fedskip.study import Results
+from fedskip.spec.setting import Setting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # name of the file -> its columns of history.csv, the labels of the axes, and whether y is logarithmic
 FIGURES = {
@@ -31,42 +30,45 @@ STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem a
 pre{overflow-x:auto;background:#f6f6f6;padding:1rem;font-size:13px}svg{max-width:100%;height:auto}"""
 
 
-def write_report(results: Results, spec: StudySpec) -> None:
+def write_report(results: Results) -> None:
     """Write figures/*.svg and report.html into the study's folder."""
     shown = []
-    for setting in spec.settings:
+    for setting in results.settings:
         if setting.reference:
             continue
         shown.append(f"<h2>{html.escape(setting.name)}</h2>")
         for name in FIGURES:
-            drawing = draw(name, setting, results, spec)
+            drawing = draw(name, setting, results)
             write_text(results.out / "figures" / f"{setting.name}.{name}.svg", drawing)
             shown.append(drawing[drawing.index("<svg") :])
     study = html.escape((results.out / "study.yaml").read_text(encoding="utf-8"))
-    title = html.escape(spec.name)
+    title = html.escape(results.name)
     write_text(
         results.out / "report.html",
         f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
-        f"<pre>{table(results, spec)}</pre>{''.join(shown)}<h2>study.yaml</h2><pre>{study}</pre>\n",
+        f"<pre>{table(results)}</pre>{''.join(shown)}<h2>study.yaml</h2><pre>{study}</pre>\n",
     )
 
 
-def table(results: Results, spec: StudySpec) -> str:
+def table(results: Results) -> str:
     """The closing table, as on the terminal."""
     console = Console(record=True, width=120, file=io.StringIO())
-    console.print(closing(results, spec))
+    console.print(closing(results))
     return console.export_html(inline_styles=True, code_format="{code}")
 
 
-def draw(name: str, setting: Setting, results: Results, spec: StudySpec) -> str:
+def draw(name: str, setting: Setting, results: Results) -> str:
     """One figure: a line per method, the mean over its seeds, in a band from the lowest to the highest."""
+    from matplotlib import rc_context  # slow to import, and only needed when a study ends
+    from matplotlib.figure import Figure
+
     x, y, across, up, logarithmic = FIGURES[name]
     with rc_context({"svg.hashsalt": "fedskip", "svg.fonttype": "none"}):  # the same study, the same file
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.add_subplot()
         for label, runs in by_method(results.history.where(setting=setting.name)).items():
             _line(axes, label, runs, _value(x), _value(y))
-        for reference in spec.settings if y == "test_accuracy" else ():
+        for reference in results.settings if y == "test_accuracy" else ():
             last = [
                 row["last"]
                 for row in results.summary.where(setting=reference.name)

@@ -11,11 +11,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedskip.history import TAIL, Row
-from fedskip.record import read_record
+from fedskip.records.history import TAIL
+from fedskip.records.provenance import StudyFile
+from fedskip.records.results import Results, Row
 from fedskip.report import units
-from fedskip.spec import Setting, StudySpec
-from fedskip.study import Results
+from fedskip.spec.setting import Setting
 
 # column of summary.csv -> its header, and which number it is
 SCORES = {
@@ -28,16 +28,16 @@ SCORES = {
 }
 
 
-def closing(results: Results, spec: StudySpec) -> RenderableType:
+def closing(results: Results) -> RenderableType:
     """The table of a finished study, and what its numbers are."""
     summary = results.summary
     scores = [name for name in SCORES if any(value is not None for value in summary.column(name))]
     if "full_test" in scores and not looked_at(results.out):
         scores.remove("full_test")  # every test was one
-    compared = [setting for setting in spec.settings if not setting.reference]
+    compared = [setting for setting in results.settings if not setting.reference]
     several, diverged = len(compared) > 1, any(summary.column("diverged"))
 
-    table = Table(box=box.SIMPLE_HEAD, title=spec.name, title_style="bold", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, title=results.name, title_style="bold", title_justify="left")
     for header in ["setting"] * several + ["method"]:
         table.add_column(header, no_wrap=True)
     for header in [*(SCORES[name][0] for name in scores), "bytes", "merges"] + ["diverged"] * diverged:
@@ -53,20 +53,20 @@ def closing(results: Results, spec: StudySpec) -> RenderableType:
             shown = [_score(runs, name, setting, highest.get(name)) for name in scores]
             table.add_row(*place, Text(label), *shown, *_costs(runs))
         table.add_section()
-    for setting in spec.settings:
+    for setting in results.settings:
         if setting.reference:  # what it sends means nothing
             for label, runs in by_method(summary.where(setting=setting.name)).items():
                 shown = [_score(runs, name, setting) for name in scores]
                 table.add_row(*[""] * several, Text(f"{setting.name} ({label})"), *shown, style="italic cyan")
 
     legend = "; ".join(f"{SCORES[name][0]}: {SCORES[name][1]}" for name in scores)
-    below = [caption(results, spec), f"{legend}."] if scores else [caption(results, spec)]
+    below = [caption(results), f"{legend}."] if scores else [caption(results)]
     return Group(table, Text("\n".join(below), "dim"))
 
 
-def caption(results: Results, spec: StudySpec) -> str:
+def caption(results: Results) -> str:
     """What was measured, on what, and how often."""
-    measured = " and ".join(dict.fromkeys(map(_metric, spec.settings)))
+    measured = " and ".join(dict.fromkeys(map(_metric, results.settings)))
     seeds = sorted(set(results.summary.column("seed")))
     over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± standard deviation over {len(seeds)} seeds"
     if 1 < len(seeds) <= 10:
@@ -78,21 +78,25 @@ def caption(results: Results, spec: StudySpec) -> str:
 
 def looked_at(out: Path) -> list[int]:
     """How many test samples were evaluated while training, where these were not all."""
-    settings = read_record(out / "study.yaml")["settings"].values()
-    divisions = [division for facts in settings for division in facts["divisions"].values()]
+    divisions = [division for found in _divisions(out).values() for division in found]
     return sorted({d["evaluated"] for d in divisions if d["evaluated"] < d["test"]})
 
 
 def tested(out: Path) -> str:
     """How large the test sets are, as the study's folder has it."""
-    settings = read_record(out / "study.yaml")["settings"]
     sizes = {}
-    for name, facts in settings.items():
-        found = {division["test"] for division in facts["divisions"].values()}
+    for name, divisions in _divisions(out).items():
+        found = {division["test"] for division in divisions}
         sizes[name] = " to ".join(f"{size:,}" for size in sorted({min(found), max(found)}))
     if len(set(sizes.values())) == 1:
         return f"{sizes.popitem()[1]} test samples"
     return f"test samples: {', '.join(f'{name} {size}' for name, size in sizes.items())}"
+
+
+def _divisions(out: Path) -> dict[str, list[dict[str, int]]]:
+    """What a study has noted of each setting's divisions."""
+    settings = StudyFile(out).record()["settings"]
+    return {name: list(facts["divisions"].values()) for name, facts in settings.items()}
 
 
 def by_method(runs: Iterable[Row]) -> dict[str, list[Row]]:

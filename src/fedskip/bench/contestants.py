@@ -1,0 +1,191 @@
+"""Those that are compared: the engines, and FedAvg as one writes it by hand (`benchmarks/plain.py`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedskip.data.pools import Pools
+from fedskip.engine import Engine, Stacked
+from fedskip.engine.arithmetic import Arithmetic, torch_threads
+from fedskip.federation import Run, train
+from fedskip.input.errors import InputError
+from fedskip.models import build
+from fedskip.spec import StudySpec, Tree
+from fedskip.spec import build as build_spec
+from fedskip.study.engines import make_engine
+from fedskip.study.machine import Machine, arithmetic_of, resolve_device
+from fedskip.study.prepare import Prepared, prepare
+from fedskip.study.workers import Tell, Worker, answers
+
+TURNS = 3
+
+Play = Callable[[float], tuple[int, float]]  # plays for at least some seconds, gives steps and seconds
+Once = Callable[[], tuple[int, int]]  # plays some rounds, gives steps and how often a step was traced
+
+
+def spec_of(keys: dict[str, Any]) -> StudySpec:
+    return build_spec(Tree(keys))
+
+
+def setting_of(keys: dict[str, Any]) -> Prepared:
+    """The only setting of a study."""
+    spec = spec_of(keys)
+    arithmetic = arithmetic_of(spec)
+    pools = Pools(torch.device(resolve_device(spec.device)), arithmetic.dtype)
+    return prepare(spec.settings[0], pools, arithmetic)
+
+
+def with_keys(prepared: Prepared, keys: dict[str, Any]) -> Prepared:
+    """The same data for a study with other visits."""
+    setting = spec_of(keys).settings[0].resolved(prepared.dataset.defaults)
+    return replace(prepared, setting=setting, task=replace(prepared.task, local=setting.local))
+
+
+def machine_of(keys: dict[str, Any], prepared: Prepared) -> Machine:
+    """The machine as a study uses it, with no more processes than seeds."""
+    machine = Machine.of(spec_of(keys), prepared)
+    return replace(machine, processes=min(machine.processes, len(prepared.setting.seeds)))
+
+
+def runs_of(prepared: Prepared) -> list[Run]:
+    setting = prepared.setting
+    return [prepared.run(method, seed) for method in setting.methods for seed in setting.seeds]
+
+
+def once(engine: Engine, runs: list[Run], rounds: int = 1) -> Once:
+    """Plays the next rounds of all runs."""
+
+    def play() -> tuple[int, int]:
+        steps, traced = sum(run.steps for run in runs), _traced(engine)
+        for _ in train(engine, runs, runs[0].round + rounds):
+            pass  # what comes of it is evaluated by nobody
+        synchronize(runs[0].server.x.device)
+        return sum(run.steps for run in runs) - steps, _traced(engine) - traced
+
+    return play
+
+
+def stacked(prepared: Prepared, machine: Machine, rounds: int) -> Once:
+    """All runs of the setting, spread over the machine's processes."""
+    runs = runs_of(prepared)
+    shares = [runs[i :: machine.processes] for i in range(machine.processes)]
+    plays = [once(make_engine(prepared, machine, share), share, rounds) for share in shares]
+    return apart(plays) if len(plays) > 1 else plays[0]
+
+
+def apart(plays: list[Once]) -> Once:
+    """Each in a process of its own."""
+    workers = [Worker(partial(_answering, play)) for play in plays]
+
+    def play() -> tuple[int, int]:
+        for worker in workers:
+            worker.ask(None)
+        steps, traced = zip(*(found for _, found in answers(workers)), strict=True)
+        return sum(steps), sum(traced)
+
+    return play
+
+
+def _answering(play: Once, tell: Tell) -> Callable[[None], tuple[int, int]]:
+    return lambda _: play()
+
+
+def contestant(once: Once) -> Play:
+    """Plays again and again. What was spent on tracing or compiling is left out."""
+
+    def play(least: float) -> tuple[int, float]:
+        steps, seconds = 0, 0.0
+        while seconds < least:
+            started = time.perf_counter()
+            found, traced = once()
+            if not traced:
+                steps, seconds = steps + found, seconds + time.perf_counter() - started
+        return steps, seconds
+
+    return play
+
+
+def plain_contestant(prepared: Prepared) -> Play:
+    """Rounds of the hand-written FedAvg on the same clients."""
+    plain = _plain()
+    task, local = prepared.task, prepared.setting.local
+    model = as_written(prepared).to(prepared.device)
+    clients = prepared.division(0).clients
+    names = ("lr", "momentum", "weight_decay", "batch", "epochs", "max_steps")
+    arguments = {name: getattr(local, name) for name in names}
+    rng = np.random.default_rng(0)
+    precision = task.arithmetic.precision
+    kernels = Arithmetic(precision, deterministic=False)  # as written by hand
+    autocast = torch.autocast(prepared.device.type, torch.bfloat16, enabled=precision == "bf16")
+
+    def play(least: float) -> tuple[int, float]:
+        steps, seconds = 0, 0.0
+        while seconds < least:
+            cohort = rng.choice(len(clients), prepared.setting.cohort, replace=False)
+            data = [task.samples.take(torch.from_numpy(clients[c]).to(prepared.device)) for c in cohort]
+            started = time.perf_counter()
+            with torch_threads(1), kernels.kernels(), autocast:
+                steps += plain.fedavg_round(model, data, **arguments)
+            synchronize(prepared.device)
+            seconds += time.perf_counter() - started
+        return steps, seconds
+
+    return play
+
+
+def as_written(prepared: Prepared) -> nn.Module:
+    """The model without what this project changes in it: torch's own dropout costs less than a keyed one."""
+    model = prepared.setting.model
+    if isinstance(model, Mapping):
+        return build(**{"classes": prepared.dataset.classes, **model})
+    assert not isinstance(model, nn.Module)
+    written: nn.Module = model()
+    return written
+
+
+def take_turns(contestants: Mapping[str, Play], least: float) -> dict[str, float]:
+    """Client-steps per second of each contestant: the median over turns of at least `least` seconds."""
+    rates: dict[str, list[float]] = {who: [] for who in contestants}
+    for turn in range(TURNS + 1):
+        for who, play in contestants.items():
+            steps, seconds = play(least)
+            if turn:  # the first turn warms caches
+                rates[who].append(steps / seconds)
+        if turn:
+            print("  ".join(f"{who} {rates[who][-1]:,.0f}/s" for who in contestants), flush=True)
+    return {who: statistics.median(found) for who, found in rates.items()}
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _traced(engine: Engine) -> int:
+    if not isinstance(engine, Stacked):
+        return 0
+    return sum(len(stack.stepper.code) for stack in engine.stacks.values())
+
+
+def _plain() -> ModuleType:
+    path = Path(__file__).parents[3] / "benchmarks" / "plain.py"
+    spec = importlib.util.spec_from_file_location("plain", path) if path.exists() else None
+    if spec is None or spec.loader is None:
+        raise InputError(
+            "bench", "needs benchmarks/plain.py beside the package", ..., "run it in a checkout of fedskip"
+        )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,199 @@
+"""The contract of a method, made executable: `check_method(MyMethod)`.
+
+A rule is a function: its docstring is the rule, and each text that it yields is a way in which a method
+breaks it. The rules judge the class, the calls that were recorded in a tiny federation, and whole runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from fedskip.contract.trial import FUNCTIONS, ROUNDS, SLOTS, Trial, equal, facts, row, train, visit_of
+from fedskip.engine import Loop, Plan, Stacked
+from fedskip.input.errors import InputError
+from fedskip.methods.base import TRAINABLE, Method
+from fedskip.methods.text import parse, text
+
+Broken = Iterator[str]  # each ends the sentence "Here: ..."
+
+
+def check_method(method: Method | type[Method], **hyper: Any) -> None:
+    """Hold a method, or a class made with `hyper`, against the contract that our own methods keep.
+
+    An `InputError` names the first rule that is broken, and how.
+
+    >>> from fedskip.methods import FedProx
+    >>> check_method(FedProx, mu=0.1)
+    """
+    cls = method if isinstance(method, type) else type(method)
+    if not issubclass(cls, Method):
+        raise InputError(cls.__name__, "must be a subclass of fedskip.Method")
+    _hold(FORM, cls, cls)
+    made = cls(**hyper) if isinstance(method, type) else dataclasses.replace(method, **hyper)
+    _hold(CONDUCT, cls, Trial(made))
+
+
+def _hold(rules: list[Callable[[Any], Broken]], cls: type[Method], subject: Any) -> None:
+    for rule in rules:
+        try:
+            found = next(rule(subject), None)
+        except Exception as error:  # whatever a user's function does
+            found = f"{type(error).__name__}: {error}"
+        if found:
+            words = " ".join(str(rule.__doc__).split()).rstrip(".")
+            raise InputError(cls.__name__, f"breaks the rule {words!r}", fix=f"here: {found}")
+
+
+# --- what a method is ----------------------------------------------------------------------------------
+
+
+def is_frozen(cls: type[Method]) -> Broken:
+    """A method is a frozen dataclass with keyword-only fields."""
+    if "__dataclass_params__" not in vars(cls) or not all(f.kw_only for f in dataclasses.fields(cls)):
+        yield "@dataclass(frozen=True, kw_only=True) is missing above the class"
+
+
+def has_defaults(cls: type[Method]) -> Broken:
+    """Every field has a default, and one that cannot be changed."""
+    for field in dataclasses.fields(cls):
+        if field.default is dataclasses.MISSING:
+            yield f"{field.name} has none (a factory is no default: use a tuple for a list)"
+
+
+def has_names(trial: Trial) -> Broken:
+    """A method has a title and a label for tables, and neither is empty."""
+    for name in ("title", "label"):
+        value = getattr(trial.method, name)
+        if not isinstance(value, str) or not value.strip():
+            yield f"{name} is {value!r}"
+
+
+def reads_back(trial: Trial) -> Broken:
+    """The text form of a method reads back as the same method."""
+    for method in (trial.method, trial.skipping):
+        if parse(text(method)) != [method]:
+            yield f"{text(method)} does not"
+
+
+# --- what its functions and runs do --------------------------------------------------------------------
+
+
+def leaves_arguments(trial: Trial) -> Broken:
+    """Functions leave their arguments as they are."""
+    for call in trial.calls:
+        for name, given, left in zip(FUNCTIONS[call.name], call.given, call.left, strict=True):
+            if not equal(given, left):
+                yield f"{call.name} changed {name} in place"
+
+
+def repeats_itself(trial: Trial) -> Broken:
+    """The same arguments give the same result, wherever a function runs."""
+    for call in trial.calls:
+        if not equal(call.result, call.again):
+            yield f"{call.name} of another instance, equal to the first, gave another result"
+
+
+def bends_rows(trial: Trial) -> Broken:
+    """Terms are rows of x's dtype, one per visit: mu and weight (K, 1), anchor and linear (K, D),
+    previous (K, P). Where there is a mu there is an anchor, and all visits have the same terms."""
+    layout = trial.task.layout
+    width = {"mu": 1, "contrast.weight": 1, "contrast.previous": layout.size}
+    for call in trial.of("begin"):
+        yield from call.misshapen(call.result, lambda name: width.get(name, layout.trainable))
+        if (call.result.mu is None) != (call.result.anchor is None):
+            yield "begin gave one of mu and anchor without the other"
+    if len(trial.kinds()) > 1:
+        yield "begin gave other terms later than at first: give zeros where there is nothing to add"
+
+
+def returns_rows(trial: Trial) -> Broken:
+    """`end` returns as memory the rows that `remembers` declares as trainable, (K, D), and no others, and
+    as uploads rows, one per visit; all of x's dtype."""
+    declared = {name for name, kind in trial.method.remembers.items() if kind == TRAINABLE}
+    for call in trial.of("end"):
+        memory, upload = call.result
+        for name in sorted(declared ^ set(memory)):
+            yield f"{name!r} was " + ("returned but not declared" if name in memory else "not returned")
+        yield from call.misshapen(memory, lambda _: trial.task.layout.trainable)
+        yield from call.misshapen(upload)
+
+
+def treats_rows_alone(trial: Trial) -> Broken:
+    """A formula written for one row holds for all: K visits together equal each alone."""
+    for call in trial.of("begin", "end"):
+        for k in range(len(call.given[0])):
+            named = zip(FUNCTIONS[call.name], call.given, strict=True)
+            alone = [argument if name == "server" else row(argument, k) for name, argument in named]
+            if not equal(getattr(trial.method, call.name)(*alone), row(call.result, k), 1e-9):
+                yield f"what {call.name} gave for a visit depends on the visits beside it"
+
+
+def keeps_tensors(trial: Trial) -> Broken:
+    """The server's state is a dict of tensors, so that it can be saved and sent."""
+    for call in trial.of("start", "sends", "absorb", "merge"):
+        state = call.result.server if call.name == "merge" else call.result
+        if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+            yield f"{call.name} gave {state!r}"
+
+
+def merges_vectors(trial: Trial) -> Broken:
+    """A merge gives two finite vectors of x's dtype, (D,), however many slots take part."""
+    for call in trial.of("merge"):
+        _, x, w, *_ = call.given
+        for name in ("broadcast", "evaluated"):
+            vector = getattr(call.result, name)
+            if vector.shape != x.shape or vector.dtype != x.dtype or not vector.isfinite().all():
+                yield f"with {len(w)} slots {name} was {vector!r}"
+
+
+def waits_for_results(trial: Trial) -> Broken:
+    """Slots run ahead (sync 'period') only where clients remember nothing, the server absorbs nothing
+    and begin does not look at visit.first: each depends on the order of work."""
+    method = trial.method
+    if method.sync == "period" and (method.remembers or type(method).absorb is not Method.absorb):
+        yield "sync is 'period': leave it to the base class"
+    for call in trial.of("begin") if method.sync == "period" else ():
+        x, memory, server, visit = call.given
+        later = visit_of(facts(visit) | {"first": ~visit.first})
+        if not equal(call.result, method.begin(x, memory, server, later)):
+            yield "begin looks at visit.first: remember something, or say sync = 'round'"
+
+
+def runs(trial: Trial) -> Broken:
+    """A method runs with a period of 2, also when a slot has no visit."""
+    if trial.error:
+        yield f"{type(trial.error).__name__}: {trial.error}"
+
+
+def goes_on(trial: Trial) -> Broken:
+    """A run that is saved within a period and restored goes on as if nothing had happened."""
+    whole, first, second = (trial.run(trial.skipping) for _ in range(3))
+    expected = train(Loop(trial.task), whole, ROUNDS).save()
+    tensors, notes = copy.deepcopy(train(Loop(trial.task), first, ROUNDS - 1).save())
+    second.restore(tensors, json.loads(json.dumps(notes)))
+    if not equal(train(Loop(trial.task), second, ROUNDS).save(), expected):
+        yield "it went on differently"
+
+
+def agrees(trial: Trial) -> Broken:
+    """Both engines train it alike, unless it has an objective of its own."""
+    if any(call.result.objective for call in trial.of("begin")):
+        return
+    plan = Plan(sizes=[SLOTS], contrast_sizes=[SLOTS], pull=True, linear=True, compile=False)
+    stacked = Stacked(trial.task, plan)
+    ends = [train(engine, trial.run(trial.skipping), ROUNDS).save() for engine in (Loop(trial.task), stacked)]
+    if not equal(ends[0][0], ends[1][0], 1e-7):
+        yield "loop and stacked differ by more than rounding"
+
+
+FORM: list[Callable[[Any], Broken]] = [is_frozen, has_defaults]
+CONDUCT: list[Callable[[Any], Broken]] = [
+    has_names, reads_back, leaves_arguments, repeats_itself, bends_rows, returns_rows,
+    treats_rows_alone, keeps_tensors, merges_vectors, waits_for_results, runs, goes_on, agrees,
+]  # fmt: skip

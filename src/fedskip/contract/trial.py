@@ -1,0 +1,193 @@
+"""A tiny federation that writes down every call of a method's functions, for `contract` to judge."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedskip import federation
+from fedskip.data.base import Arrays
+from fedskip.engine import Engine, Local, Loop, Task
+from fedskip.engine.local import Route, route
+from fedskip.federation import Clients, Run, Server
+from fedskip.methods.base import Method, Visit
+from fedskip.models.measures import accuracy, cross_entropy
+from fedskip.models.vector import Layout
+from fedskip.rng import stream, torch_scope
+
+FUNCTIONS = {  # the names of their arguments
+    name: [*inspect.signature(getattr(Method, name)).parameters][1:]
+    for name in ("begin", "end", "start", "sends", "absorb", "merge")
+}
+SIZES = np.array([4, 9, 6, 13])  # samples of each client
+SLOTS, ROUNDS, PERIOD = 3, 4, 2
+LOCAL = Local(lr=0.1, momentum=0.5, weight_decay=0.01, batch=4, epochs=2)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a method's function."""
+
+    name: str
+    given: tuple[Any, ...]  # the arguments, copied before the call
+    left: tuple[Any, ...]  # the arguments after it
+    result: Any
+    again: Any  # what an equal instance makes of the same arguments
+
+    def misshapen(self, nest: Any, width: Callable[[str], int] | None = None) -> Iterator[str]:
+        """Tensors in a client's result that are not one row per visit, of that width and of x's dtype."""
+        x = self.given[0]
+        for name, rows in flat(nest).items():
+            if isinstance(rows, Tensor):
+                shape = (len(x), width(name)) if width else (len(x), *rows.shape[1:])
+                if rows.shape != shape or rows.dtype != x.dtype:
+                    found = f"{tuple(rows.shape)} of {rows.dtype}"
+                    yield f"{self.name} gave {name} as {found}, not {shape} of {x.dtype}"
+
+
+class Recorder:
+    """Stands in for a method and writes down what is asked of it."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self.calls: list[Call] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._call, name) if name in FUNCTIONS else getattr(self.method, name)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        given, once_more = copy.deepcopy(arguments), copy.deepcopy(arguments)
+        result = getattr(self.method, name)(*arguments)
+        left, kept = copy.deepcopy(arguments), copy.deepcopy(result)
+        again = getattr(dataclasses.replace(self.method), name)(*once_more)
+        self.calls.append(Call(name, given, left, kept, again))
+        return result
+
+
+class Linear(nn.Module):
+    """A linear model of normalised inputs: eight trainable numbers, and six that ride along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.dense = nn.BatchNorm1d(3, affine=False), nn.Linear(3, 2)
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.dense(self.norm(x))
+        return output, output
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x)[0]
+
+
+class Trial:
+    """A method, the calls that a run of it made, and the error that ended it early, if one did."""
+
+    def __init__(self, method: Method) -> None:
+        self.method, self.skipping = method, dataclasses.replace(method, period=PERIOD)
+        with torch_scope("contract"):
+            module = Linear().double()
+        x = torch.from_numpy(stream("contract").normal(size=(SIZES.sum(), 3)))
+        samples = Arrays(x, (x[:, 0] > x[:, 1]).long())
+        self.task = Task(module, Layout.of(module), cross_entropy, accuracy, samples, LOCAL)
+        self.clients = np.split(np.arange(SIZES.sum()), SIZES.cumsum()[:-1])
+        recorder = Recorder(self.skipping)
+        self.calls, self.error = recorder.calls, self._rehearse(cast(Method, recorder))
+
+    def run(self, method: Method) -> Run:
+        layout, x = self.task.layout, self.task.layout.pack(self.task.module)
+
+        def routes(key: int, client: int, round: int) -> Route:
+            return route(key, self.clients[client], LOCAL, round)
+
+        server = Server(method, x, layout, clients=len(SIZES), slots=SLOTS, seed=0, fresh=lambda: 2 * x)
+        return Run(server, Clients(method, layout, SIZES, routes, x))
+
+    def _rehearse(self, method: Method) -> Exception | None:
+        """Two periods with all slots, and a round in which slot 1 has no visit."""
+        try:
+            run = train(Loop(self.task), self.run(method), ROUNDS)
+            orders = run.server.orders(ROUNDS, np.array([0, 2]))
+            _, routes = run.clients.begin(orders)
+            y, loss = 0.9 * orders.x, orders.x.new_zeros(2)
+            run.server.absorb(orders, run.clients.end(orders, routes, y, loss))
+            run.server.merge(ROUNDS + 1)
+        except Exception as error:  # whatever a user's function does
+            return error
+        return None
+
+    def of(self, *names: str) -> Iterator[Call]:
+        return (call for call in self.calls if call.name in names)
+
+    def kinds(self) -> set[tuple[str, ...]]:
+        """The sets of terms that `begin` has given."""
+        given = (flat(call.result).items() for call in self.of("begin"))
+        return {tuple(name for name, term in terms if term is not None) for terms in given}
+
+
+def train(engine: Engine, run: Run, until: int) -> Run:
+    """The run, trained up to a round."""
+    for _ in federation.train(engine, [run], until):
+        pass
+    return run
+
+
+# --- tensors in dicts, tuples and dataclasses ----------------------------------------------------------
+
+
+def facts(visit: Visit) -> dict[str, Tensor]:
+    return {name: getattr(visit, name) for name in ("omega", "steps", "a", "first")}
+
+
+def visit_of(facts: dict[str, Tensor]) -> Visit:
+    return Visit(facts["omega"], **{name: column[:, 0] for name, column in facts.items()})
+
+
+def flat(nest: Any, name: str = "") -> dict[str, Any]:
+    """The leaves by dotted name."""
+    if isinstance(nest, Visit):
+        nest = facts(nest)
+    elif dataclasses.is_dataclass(nest):
+        nest = {field.name: getattr(nest, field.name) for field in dataclasses.fields(nest)}
+    elif isinstance(nest, tuple | list):
+        nest = dict(enumerate(nest))
+    if not isinstance(nest, dict):
+        return {name: nest}
+    return {k: v for key, value in nest.items() for k, v in flat(value, f"{name}.{key}".strip(".")).items()}
+
+
+def row(nest: Any, k: int) -> Any:
+    """The nest with row k of every tensor in it."""
+    if isinstance(nest, Tensor):
+        return nest[k : k + 1]
+    if isinstance(nest, Visit):
+        return visit_of(row(facts(nest), k))
+    if isinstance(nest, dict):
+        return {name: row(inner, k) for name, inner in nest.items()}
+    if isinstance(nest, tuple):
+        return tuple(row(inner, k) for inner in nest)
+    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        names = [field.name for field in dataclasses.fields(nest)]
+        return dataclasses.replace(nest, **{name: row(getattr(nest, name), k) for name in names})
+    return nest
+
+
+def equal(one: Any, other: Any, tolerance: float = 0.0) -> bool:
+    """Whether two nests hold the same, numbers within a tolerance."""
+    a, b = flat(one), flat(other)
+    return a.keys() == b.keys() and all(_same(a[name], b[name], tolerance) for name in a)
+
+
+def _same(one: Any, other: Any, tolerance: float) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        alike = one.shape == other.shape and one.dtype == other.dtype
+        return alike and torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+    return bool(one == other) or (callable(one) and callable(other))

@@ -1,0 +1,65 @@
+"""Data sets on a device: what a study holds of each, once, whatever the number of its settings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedskip.data.base import Dataset, Samples
+from fedskip.data.catalogue import load
+from fedskip.files import digest
+from fedskip.input.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """A data set, and its samples on the device."""
+
+    dataset: Dataset
+    samples: Samples
+
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """Of the arrays that the samples hold in memory."""
+        held = getattr(self.dataset.samples, "__dict__", {})
+        return {
+            name: digest(array.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            for name, array in held.items() if isinstance(array, Tensor)
+        }  # fmt: skip
+
+
+class Pools:
+    """The data sets of a study: each is loaded, checked and moved to the device once."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self._found: list[tuple[Mapping[str, Any] | Dataset, Pool]] = []
+
+    def get(self, data: Mapping[str, Any] | Dataset) -> Pool:
+        for known, pool in self._found:
+            if known == data:
+                return pool
+        dataset = data if isinstance(data, Dataset) else load(**data)
+        _check_finite(dataset)
+        pool = Pool(dataset, dataset.samples.to(self.device, self.dtype))
+        self._found.append((data, pool))
+        return pool
+
+
+def _check_finite(dataset: Dataset) -> None:
+    """Refuse NaN and infinity before they spread."""
+    for name in ("x", "y"):
+        array = getattr(dataset.samples, name, None)
+        if isinstance(array, Tensor) and array.is_floating_point() and not bool(torch.isfinite(array).all()):
+            bad = int((~torch.isfinite(array)).reshape(len(array), -1).any(1).nonzero()[0])
+            raise InputError(
+                f"data.{name}",
+                f"must be finite; sample {bad} of {dataset.name!r} is not",
+                ...,
+                "remove or fill it",
+            )

@@ -1,0 +1,90 @@
+"""All visits at once: rows of different slots, runs, methods and seeds train in one batched step.
+
+What happens in which order is a function of the routes alone, never of timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+
+from fedskip.engine.arithmetic import torch_threads
+from fedskip.engine.stacked.plan import Plan
+from fedskip.engine.stacked.stack import Stack
+from fedskip.engine.task import Job, Task, Trained, draws
+from fedskip.input.errors import InputError
+from fedskip.models import stacking_obstacles
+from fedskip.models.batchnorm import batch_statistics
+
+
+class Stacked:
+    """Trains all visits that are under way together.
+
+    Rows with MOON's contrast have a stack of their own, which spares the others its two extra forward passes.
+    """
+
+    def __init__(self, task: Task, plan: Plan) -> None:
+        if refused := refusal(task, plan.streams):
+            raise refused
+        self.task, self.plan = task, plan
+        kinds = [False, True] if plan.contrast_sizes else [False]
+        self.stacks = {contrast: Stack(task, plan, contrast) for contrast in kinds}
+
+    @property
+    def busy(self) -> bool:
+        return any(stack.busy for stack in self.stacks.values())
+
+    @property
+    def preparing(self) -> float:
+        return sum(stack.stepper.preparing.seconds for stack in self.stacks.values())
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        # streams, graphs and kernels are to be those of this GPU: torch takes the first unless told
+        device = self.task.device
+        here = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        with torch_threads(self.plan.threads), torch.no_grad(), here:
+            yield
+
+    def join(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if job.terms.objective is not None:
+                raise own_objective()
+            self.stacks[job.terms.contrast is not None].join(job)
+
+    def advance(self) -> Iterator[Trained]:
+        busy = [stack for stack in self.stacks.values() if stack.busy]
+        for stack in busy:
+            stack.lay_out()
+        steps = min(stack.shortest() for stack in busy)
+        for stack in busy:
+            stack.advance(steps)
+        for stack in busy:
+            yield from stack.ended()
+
+
+def refusal(task: Task, streams: int = 0) -> InputError | None:
+    """Why the stacked engine cannot train a task, or None if it can."""
+    model, local = type(task.module).__name__, task.local
+    obstacle = None if streams else stacking_obstacles(task.module)
+    if obstacle is None and draws(task):
+        obstacle = "it draws from torch's global generator; use engine=loop"
+    if obstacle:
+        return InputError("engine", "cannot be 'stacked' for this model", model, obstacle)
+    if not batch_statistics(task.module):
+        return None
+    if task.arithmetic.precision == "bf16" and not streams:
+        fix = "set streams=4, or precision=tf32"
+        return InputError("streams", "must be 1 or more for BatchNorm in bf16", streams, fix)
+    if local.short_batches:
+        rule = "cannot be 'stacked' for BatchNorm with short batches"
+        fix = "use engine=loop, or local.last_batch=drop and local.small_clients=drop"
+        return InputError("engine", rule, local.last_batch, fix)
+    return None
+
+
+def own_objective() -> InputError:
+    rule = "cannot be 'stacked' for a method with its own objective"
+    return InputError("engine", rule, fix="use engine=loop")

@@ -1,0 +1,93 @@
+"""What the stacked engine has to know before its first step: made from the runs, stored with the study."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+SIZES = 8  # numbers of rows; each is a compile on a CPU, a captured graph on a GPU
+CONTRAST_SIZES = 3  # of all the sizes, where only some rows have a contrast
+MASKED = 0.12  # the share of the work that may go into rows that are not active
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How rows are stacked. The same plan gives the same bits."""
+
+    sizes: Sequence[int] = ()  # numbers of rows that are computed at a time, of those without a contrast
+    contrast_sizes: Sequence[int] = ()  # and of those with one
+    pull: bool = False  # whether some runs have mu and an anchor
+    linear: bool = False  # whether some have a linear term
+    rows: int | None = None  # the most at a time, where memory or the study sets a limit
+    compile: bool = True
+    threads: int = 1
+    streams: int = 0  # on which rows are computed side by side; 0: in one batch
+    kernels: bool = False  # small convolutions by `models/kernels.py`
+    needs: tuple[str, ...] = ()  # memory, in words
+
+
+def busy_rows(runs: Sequence[Sequence[np.ndarray]]) -> Counter[int]:
+    """How many steps are taken with how many busy rows.
+
+    `runs[i][t]` holds the steps of the visits of run i in its t-th stretch; a run starts a stretch when
+    its last one has wholly ended, and no run waits for another.
+    """
+    ends = []  # (time, +1 or -1 busy rows)
+    for stretches in runs:
+        clock = 0
+        for steps in stretches:
+            ends += [(clock, len(steps))] + [(clock + int(s), -1) for s in steps]
+            clock += int(max(steps, default=0))
+    histogram: Counter[int] = Counter()
+    busy, before = 0, 0
+    for time, change in sorted(ends):
+        histogram[busy] += time - before
+        busy, before = busy + change, time
+    del histogram[0]
+    return +histogram
+
+
+def limited(histogram: Counter[int], limit: int | None) -> Counter[int]:
+    """The same work where at most `limit` rows are computed at a time: the others wait for their turn."""
+    found: Counter[int] = Counter()
+    for rows, steps in histogram.items():
+        turns, rest = divmod(rows, limit or rows)
+        found[min(rows, limit or rows)] += turns * steps
+        if rest:
+            found[rest] += steps
+    return found
+
+
+def stack_sizes(histogram: Counter[int], limit: int = SIZES, masked: float = MASKED) -> tuple[int, ...]:
+    """The fewest numbers of rows, at most `limit`, that keep the masked share of the work small.
+
+    Dynamic programming over the numbers that occur: cost[j] is the least work with the j-th as the largest
+    size so far.
+
+    >>> stack_sizes(Counter({100: 10, 99: 10, 10: 80}))
+    (10, 100)
+    """
+    counts = sorted(histogram)
+    if not counts:
+        return ()
+    steps = np.array([histogram[n] for n in counts], dtype=float)
+    useful = float(steps @ counts)
+    total = np.concatenate([[0.0], np.cumsum(steps)])
+    rows = np.array(counts)
+    cost = rows * total[1:]  # one size for all
+    smaller = np.tril(np.ones((len(rows), len(rows)), dtype=bool), -1)
+    back: list[np.ndarray] = []  # for each further size: the largest number that the smaller sizes serve
+    while cost[-1] * (1 - masked) > useful and len(back) + 1 < min(limit, len(rows)):
+        # numbers up to i as cheaply as before, those in (i, j] at rows[j]
+        split = np.where(smaller, cost[None, :] + rows[:, None] * (total[1:, None] - total[None, 1:]), np.inf)
+        back.append(np.where(split.min(1) < cost, split.argmin(1), -1))
+        cost = np.minimum(cost, split.min(1))
+    sizes, j = [counts[-1]], len(counts) - 1
+    for before in reversed(back):
+        if before[j] >= 0:
+            j = int(before[j])
+            sizes.append(counts[j])
+    return tuple(sorted(sizes))

@@ -1,0 +1,106 @@
+"""What an engine is given and what it gives back.
+
+An engine trains visits and knows no method: it sees rows of weights, the order of their batches and the
+terms that bend their updates. It is passive: it takes jobs, trains until some visits end, and gives those
+back. What happens between two visits is none of its business.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedskip.data.base import Samples, TestTransform, TrainTransform
+from fedskip.engine.arithmetic import EXACT, Arithmetic
+from fedskip.engine.local import Local, Route
+from fedskip.methods.terms import Terms
+from fedskip.models.measures import Measure
+from fedskip.models.vector import Layout
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned: a model, its loss, and the pool its batches come from."""
+
+    module: nn.Module  # a template; engines train their own copies
+    layout: Layout
+    loss: Measure
+    metric: Measure
+    samples: Samples
+    local: Local
+    train_transform: TrainTransform | None = None
+    test_transform: TestTransform | None = None
+    arithmetic: Arithmetic = EXACT
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """K visits of one run that start together."""
+
+    x: Tensor  # (K, P) the models as received
+    terms: Terms
+    routes: Sequence[Route]
+    run: Any = None  # whose visits they are; an engine never looks at it
+    orders: Any = None  # what the run's server has sent; neither at this
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Visits number `ks` of a job have ended."""
+
+    job: Job
+    ks: Sequence[int]
+    y: Tensor  # (k, P)
+    loss: Tensor  # (k,) sum over the steps of the batch losses, the method's terms left out
+
+    @property
+    def routes(self) -> list[Route]:
+        return [self.job.routes[k] for k in self.ks]
+
+
+class Engine(Protocol):
+    """Trains jobs; used inside `open`."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether visits are under way or wait."""
+        ...
+
+    @property
+    def preparing(self) -> float:
+        """Seconds spent so far on what is done only once, such as compiling."""
+        ...
+
+    def open(self) -> AbstractContextManager[object]:
+        """Inside, torch's threads and kernels are as the engine wants them."""
+        ...
+
+    def join(self, jobs: Iterable[Job]) -> None:
+        """Take jobs whose visits may start."""
+        ...
+
+    def advance(self) -> Iterator[Trained]:
+        """Train until visits end, and give those."""
+        ...
+
+
+def draws(task: Task) -> bool:
+    """Whether the module, in training, draws from torch's own generator rather than from its key."""
+    module = copy.deepcopy(task.module).cpu().train()
+    inputs, _ = task.samples.take(torch.arange(min(2, len(task.samples)), device=task.device))
+    if task.train_transform is not None:
+        inputs = task.train_transform(inputs, torch.arange(len(inputs), device=task.device))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        module(inputs.cpu())
+        return not torch.equal(before, torch.get_rng_state())

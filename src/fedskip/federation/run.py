@@ -1,0 +1,201 @@
+"""One run: cohort -> visits -> absorb -> merge or skip. It knows no device and no network.
+
+`Server` and `Clients` exchange `Orders` and `Replies` and nothing else, so a network fits between them.
+`Run` plays both in one process. Its rounds come in stretches, from one meeting of all slots to the next. A
+stretch of one round is played in lock-step; in a longer one each slot runs ahead to its next client.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from fedskip.engine.task import Job, Trained
+from fedskip.federation.clients import Clients
+from fedskip.federation.server import Outcome, Saved, Server
+from fedskip.methods.base import State
+from fedskip.models.vector import on
+
+
+class Run:
+    """Server and clients in one process."""
+
+    def __init__(
+        self,
+        server: Server,
+        clients: Clients,
+        *,
+        name: str = "",
+        look_every: int = 1,
+        last: int | None = None,
+        keep_slots: bool = False,
+    ) -> None:
+        """A run that never merges is looked at after every `look_every`-th round and after round `last`.
+
+        `keep_slots`: outcomes hold the slots before the merge, too.
+        """
+        self.server, self.clients, self.name = server, clients, name
+        self.look_every, self.last, self.keep_slots = look_every, last, keep_slots
+        self.round = 0  # rounds that all slots have done
+        self.steps = 0  # client-steps done
+        self.diverged = False  # then no more visits start
+        self._stretch: Stretch | None = None
+
+    def ready(self, until: int) -> list[Job]:
+        """The visits that may start now, if the run is to go on to round `until`."""
+        if self.diverged:
+            return []
+        if self._stretch is None and self.round < until:
+            stop = self._next_meeting(self.round, until)
+            self._stretch = (LockStep if stop == self.round + 1 else Ahead)(self, self.round, stop)
+        return [] if self._stretch is None else self._stretch.ready()
+
+    def done(self, trained: Trained) -> Outcome | None:
+        """Some visits have ended; gives what is to be evaluated, if anything is."""
+        stretch = self._stretch
+        assert stretch is not None, "no visit is under way"
+        stretch.done(trained)
+        if stretch.at.min() < stretch.stop:
+            return None
+        self.round, self._stretch = stretch.stop, None
+        if self.server.period.merges(self.round):
+            return self.server.merge(self.round, keep_slots=self.keep_slots)
+        return self.server.look(self.round) if self._looks(self.round) else None
+
+    def finish(self) -> Outcome | None:
+        """One extra merge after the last round where the period does not divide the rounds."""
+        if not self.server.period.segments or not self.server.seen.any():
+            return None
+        return self.server.merge(self.round, keep_slots=self.keep_slots, final=True)
+
+    @property
+    def rounds_done(self) -> float:
+        """By its slots on average: inside a stretch, slots need not be at the same round."""
+        stretch = self._stretch
+        return float(self.round if stretch is None else stretch.at.mean())
+
+    # --- what stretches are made of ------------------------------------------------------------------
+
+    def start(self, round: int, slots: np.ndarray) -> Job:
+        """Send some slots to their clients of a round."""
+        orders = self.server.orders(round, slots)
+        terms, routes = self.clients.begin(orders)
+        return Job(orders.x, terms, routes, run=self, orders=orders)
+
+    def absorb(self, trained: Trained) -> np.ndarray:
+        """Take in visits that have ended; gives their slots."""
+        orders, routes = trained.job.orders.take(trained.ks), trained.routes
+        self.server.absorb(orders, self.clients.end(orders, routes, trained.y, trained.loss))
+        self.steps += sum(route.steps for route in routes)
+        slots: np.ndarray = orders.slots
+        return slots
+
+    def meetings(self, until: int) -> list[int]:
+        """The rounds after which all slots are together, from the start."""
+        found = [0]
+        while found[-1] < until:
+            found.append(self._next_meeting(found[-1], until))
+        return found
+
+    def _next_meeting(self, round: int, until: int) -> int:
+        """All slots meet after every round if the method needs it; else at merges, looks and `until`."""
+        rounds = round + 1
+        if self.server.method.sync == "period":
+            while rounds < until and not self.server.period.merges(rounds) and not self._looks(rounds):
+                rounds += 1
+        return rounds
+
+    def _looks(self, round: int) -> bool:
+        """Whether a run without merges is evaluated after a round."""
+        due = round % self.look_every == 0 or round == self.last
+        return due and not self.server.period.segments
+
+    # --- checkpoints ---------------------------------------------------------------------------------
+
+    def save(self) -> Saved:
+        """All of the run, at a round where its slots are together."""
+        assert self._stretch is None, "slots are still on their way"
+        server, server_notes = self.server.save()
+        memory, memory_notes = self.clients.memory.save()
+        tensors = {f"server.{k}": t for k, t in server.items()} | {
+            f"memory.{k}": t for k, t in memory.items()
+        }
+        notes = {"round": self.round, "steps": self.steps, "server": server_notes, "memory": memory_notes}
+        return tensors, notes
+
+    def restore(self, tensors: State, notes: dict[str, Any]) -> None:
+        """Go on from what `save` gave."""
+        parts: dict[str, State] = {"server": {}, "memory": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = tensor
+        self.server.restore(parts["server"], notes["server"])
+        self.clients.memory.restore(parts["memory"], notes["memory"])
+        self.round, self.steps = notes["round"], notes.get("steps", 0)
+
+
+class Stretch(Protocol):
+    """The rounds from one meeting of all slots to the next."""
+
+    stop: int  # the round of that next meeting
+    at: np.ndarray  # (K,) rounds that each slot has done
+
+    def ready(self) -> list[Job]: ...
+
+    def done(self, trained: Trained) -> None: ...
+
+
+class LockStep:
+    """One round: all slots start together, and what they bring back is absorbed together."""
+
+    def __init__(self, run: Run, start: int, stop: int) -> None:
+        self.run, self.start, self.stop = run, start, stop
+        self.at = np.full(run.server.slots, start)
+        self.started = False
+        self.ended: list[Trained] = []
+
+    def ready(self) -> list[Job]:
+        if self.started:
+            return []
+        self.started = True
+        return [self.run.start(self.start, np.arange(len(self.at)))]
+
+    def done(self, trained: Trained) -> None:
+        self.ended.append(trained)
+        if sum(len(some.ks) for some in self.ended) == len(self.at):
+            self.run.absorb(in_order(self.ended))
+            self.at[:] = self.stop
+
+
+class Ahead:
+    """Several rounds: a slot that is back goes straight on to its next client, up to the stop."""
+
+    def __init__(self, run: Run, start: int, stop: int) -> None:
+        self.run, self.stop = run, stop
+        self.at = np.full(run.server.slots, start)
+        self.away = np.zeros(len(self.at), dtype=bool)
+
+    def ready(self) -> list[Job]:
+        free = ~self.away & (self.at < self.stop)
+        self.away |= free
+        return [
+            self.run.start(int(round), np.flatnonzero(free & (self.at == round)))
+            for round in np.unique(self.at[free])
+        ]
+
+    def done(self, trained: Trained) -> None:
+        back = self.run.absorb(trained)
+        self.at[back] += 1
+        self.away[back] = False
+
+
+def in_order(ended: list[Trained]) -> Trained:
+    """All visits of a job, slot by slot, whatever the order in which they ended."""
+    if len(ended) == 1:
+        return ended[0]
+    ks = np.concatenate([some.ks for some in ended])
+    order = on(ended[0].y.device, np.argsort(ks))
+    y, loss = torch.cat([some.y for some in ended]), torch.cat([some.loss for some in ended])
+    return Trained(ended[0].job, sorted(ks.tolist()), y.index_select(0, order), loss.index_select(0, order))

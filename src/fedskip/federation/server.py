@@ -1,0 +1,212 @@
+"""The server's half of a run: K slots, what they are sent, and how they merge.
+
+The slots are the rows of `w`. In every round slot k visits client `cohort[k]`; on a skip round the rows
+simply stay where they are and meet other clients next, which is the paper's shuffle-and-scatter. When a
+period ends, the slots merge and every row becomes the model that is broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskip.input.errors import InputError
+from fedskip.methods.base import Federation, Merged, Method, State
+from fedskip.methods.period import Period
+from fedskip.models.vector import Layout, on
+from fedskip.rng import passing, visit_key
+
+FLOAT = 4  # bytes of a number on the wire
+
+Saved = tuple[State, dict[str, Any]]  # tensors, and plain numbers for JSON
+
+
+def draw_cohort(policy: str, seed: int, round: int, clients: int, slots: int) -> np.ndarray:
+    """The ordered sample of K of N clients that the slots visit in a round (0-based), (K,).
+
+    `uniform` is drawn anew every round and never sorted: its order is the shuffle. `fixed` keeps slot k
+    with client k; `cyclic` moves every slot on to the next client.
+    """
+    if policy == "uniform":
+        return passing(seed, "cohort", round).choice(clients, slots, replace=False, shuffle=True)
+    if policy == "fixed":
+        return np.arange(slots)
+    return (np.arange(slots) + round) % clients
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """What the server sends in a round: slot `slots[i]` visits client `clients[i]`."""
+
+    round: int  # 0-based
+    slots: np.ndarray  # (k,)
+    clients: np.ndarray  # (k,)
+    keys: Sequence[int]  # the visit keys
+    x: Tensor  # (k, P)
+    sent: State  # what the method sends along
+
+    def take(self, ks: Sequence[int]) -> Orders:
+        """Some of the orders."""
+        index = on(self.x.device, ks)
+        return replace(
+            self, slots=self.slots[ks], clients=self.clients[ks], keys=[self.keys[k] for k in ks],
+            x=self.x.index_select(0, index),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What comes back for some orders, row by row."""
+
+    y: Tensor  # (k, P)
+    upload: State  # (k, ...) each
+    samples: np.ndarray  # (k,) n_i
+    steps: np.ndarray  # (k,)
+    a: np.ndarray  # (k,) see Visit.a
+    loss: Tensor  # (k,) summed over the steps
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What there is to evaluate after a merge (or, without merges, now and then)."""
+
+    round: int  # rounds done
+    merges: int
+    evaluated: Tensor | None  # (P,); None: there was no merge, the slots speak for themselves
+    broadcast: Tensor | None  # (P,) where it differs from `evaluated`
+    slots: Tensor | None  # (K, P) before the merge, where asked for
+    train_loss: Tensor
+    drift_mean: Tensor
+    drift_broadcast: Tensor
+    bytes_down: int
+    bytes_up: int
+    final: bool = False  # an extra merge after the last round, outside the schedule
+
+
+class Server:
+    """The server's half of a run."""
+
+    def __init__(
+        self,
+        method: Method,
+        x: Tensor,
+        layout: Layout,
+        *,
+        clients: int,
+        slots: int,
+        seed: int,
+        policy: str = "uniform",
+        fresh: Callable[[], Tensor] | None = None,
+    ) -> None:
+        self.method, self.layout, self.seed, self.policy = method, layout, seed, policy
+        self.period = Period.parse(method.period)
+        self.slots = slots
+        zeros = x.new_zeros(layout.trainable)
+        self.federation = Federation(clients, zeros, lambda: (fresh() if fresh else x)[: layout.trainable])
+        self.x = x  # (P,) the model last broadcast
+        self.w = x.expand(slots, -1).clone()  # (K, P)
+        self.state = method.start(self.federation)
+        self.seen = np.zeros(slots)  # samples each slot has seen since the last merge
+        self.a = np.zeros(slots)
+        self.loss, self.steps = x.new_zeros(slots), np.zeros(slots)
+        self.merges = self.bytes_down = self.bytes_up = 0
+
+    def cohort(self, round: int) -> np.ndarray:
+        """The clients that the slots visit in a round, (K,)."""
+        return draw_cohort(self.policy, self.seed, round, self.federation.clients, self.slots)
+
+    def orders(self, round: int, slots: np.ndarray | None = None) -> Orders:
+        """Where the slots (default all) go in a round, and what they carry."""
+        which = np.arange(self.slots) if slots is None else slots
+        clients = self.cohort(round)[which]
+        keys = [visit_key(self.seed, round, int(client)) for client in clients]
+        x = self.w.index_select(0, on(self.w.device, which))
+        return Orders(round, which, clients, keys, x, self.method.sends(self.state))
+
+    def absorb(self, orders: Orders, replies: Replies) -> None:
+        """Take in what came back. An order without a reply leaves its slot as it was."""
+        d, where = self.layout.trainable, on(self.w.device, orders.slots)
+        x, y = orders.x[:, :d], replies.y[:, :d]
+        self.state = self.method.absorb(self.state, x, y, replies.upload, self.federation)
+        self.w.index_copy_(0, where, replies.y)
+        self.loss.index_add_(0, where, replies.loss)
+        self.seen[orders.slots] += replies.samples
+        self.steps[orders.slots] += replies.steps
+        self.a[orders.slots] += replies.a
+        model, visits = self.layout.size, len(orders.slots)
+        self.bytes_down += FLOAT * visits * (model + sum(t.numel() for t in orders.sent.values()))
+        self.bytes_up += FLOAT * (visits * model + sum(t.numel() for t in replies.upload.values()))
+
+    def merge(self, round: int, *, keep_slots: bool = False, final: bool = False) -> Outcome:
+        """End the period. A slot without an accepted visit is left out; without any, x stays."""
+        d, w, seen, a = self.layout.trainable, self.w, self.seen, self.a
+        taking_part = seen > 0
+        if not taking_part.all():
+            seen, a = seen[taking_part], a[taking_part]
+            w = w.index_select(0, on(w.device, np.flatnonzero(taking_part)))
+        p = self._column(seen / max(seen.sum(), 1.0))
+        self.merges += 1
+        if len(seen):
+            merged = self.method.merge(self.state, self.x[:d], w[:, :d], p, self._column(a)[:, None])
+            if not isinstance(merged, Merged):
+                rule, fix = f"holds {self.method.label}, whose merge gives no Merged", "return Merged(...)"
+                raise InputError("methods", rule, type(merged).__name__, fix)
+            self.state = merged.server
+            x = self.x[d:]
+            rest = x + p @ (w[:, d:] - x)  # to the bit the same where nothing has moved
+            evaluated = torch.cat([merged.evaluated, rest])
+            same = merged.broadcast is merged.evaluated
+            broadcast = evaluated if same else torch.cat([merged.broadcast, rest])
+        else:
+            evaluated = broadcast = self.x
+        outcome = self._outcome(round, w[:, :d], p, evaluated, keep_slots, final)
+        if broadcast is not evaluated:
+            outcome = replace(outcome, broadcast=broadcast)
+        self.x = broadcast
+        self.w = broadcast.expand(self.slots, -1).clone()
+        self.seen, self.a, self.steps = np.zeros(self.slots), np.zeros(self.slots), np.zeros(self.slots)
+        self.loss = torch.zeros_like(self.loss)
+        return outcome
+
+    def look(self, round: int) -> Outcome:
+        """The slots as they are, for runs that never merge."""
+        p = self._column(self.seen / max(self.seen.sum(), 1.0))
+        return self._outcome(round, self.w[:, : self.layout.trainable], p, None, True, False)
+
+    def _outcome(
+        self, round: int, w: Tensor, p: Tensor, evaluated: Tensor | None, keep_slots: bool, final: bool
+    ) -> Outcome:
+        mean, x = p @ w, self.x[: self.layout.trainable]
+        return Outcome(
+            round, self.merges, evaluated, None,
+            slots=self.w.clone() if keep_slots else None,
+            train_loss=self.loss.sum() / max(self.steps.sum(), 1.0),
+            drift_mean=p @ (w - mean).square().sum(1),
+            drift_broadcast=p @ (w - x).square().sum(1),
+            bytes_down=self.bytes_down, bytes_up=self.bytes_up, final=final,
+        )  # fmt: skip
+
+    def _column(self, numbers: np.ndarray) -> Tensor:
+        return on(self.w.device, numbers, self.w.dtype)
+
+    def save(self) -> Saved:
+        """The server's state between two rounds; slots that are all equal are kept once, as x."""
+        tensors = {"x": self.x, "loss": self.loss, **{f"state.{name}": t for name, t in self.state.items()}}
+        if self.seen.any():
+            tensors["w"] = self.w
+        numbers = {name: getattr(self, name).tolist() for name in ("seen", "a", "steps")}
+        return tensors, numbers | {name: getattr(self, name) for name in ("merges", "bytes_down", "bytes_up")}
+
+    def restore(self, tensors: State, notes: dict[str, Any]) -> None:
+        self.x, self.loss = tensors["x"], tensors["loss"]
+        self.w = tensors["w"] if "w" in tensors else self.x.expand(self.slots, -1).clone()
+        self.state = {name[6:]: t for name, t in tensors.items() if name.startswith("state.")}
+        for name in ("seen", "a", "steps"):
+            setattr(self, name, np.array(notes[name]))
+        for name in ("merges", "bytes_down", "bytes_up"):
+            setattr(self, name, notes[name])

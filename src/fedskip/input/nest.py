@@ -1,0 +1,69 @@
+"""Nested values with dotted keys: written out, one laid over another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedskip.input.errors import InputError
+
+TAGS = {"data": "name", "partition": "kind", "model": "name"}  # the key that says which one
+
+
+def expand(flat: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Dotted keys as nested ones; `at` is where the mapping stands, for the error.
+
+    >>> expand({"local.lr": 0.1, "local": {"batch": 64}})
+    {'local': {'lr': 0.1, 'batch': 64}}
+    """
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        graft(nested, key, value, at)
+    return nested
+
+
+def graft(tree: dict[str, Any], key: str, value: Any, at: str = "") -> None:
+    """Put `value` under a dotted key of a nested dict; a key that is taken is refused.
+
+    >>> expand({"partition": "dirichlet", "partition.beta": 0.3})  # a bare text is a name
+    {'partition': {'kind': 'dirichlet', 'beta': 0.3}}
+    """
+    head, dot, rest = str(key).partition(".")  # in a file, too, a key is text
+    if dot:
+        value = {rest: value}
+    path = f"{at}{head}"
+    if head in TAGS and head in tree:
+        tree[head], value = _tagged(head, tree[head]), _tagged(head, value)
+    if head not in tree:
+        tree[head] = expand(value, f"{path}.") if isinstance(value, Mapping) else value
+    elif isinstance(tree[head], dict) and isinstance(value, Mapping):
+        for inner, leaf in value.items():
+            graft(tree[head], inner, leaf, f"{path}.")
+    else:
+        raise InputError(path, "is written twice", fix="keep one of the two")
+
+
+def _tagged(field: str, value: Any) -> Any:
+    return {TAGS[field]: value} if isinstance(value, str) else value
+
+
+def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, level by level.
+
+    Options belong to the thing they configure: where `over` names another `kind` or `name`, those of
+    `base` go with the old one.
+
+    >>> overlay({"partition": {"kind": "dirichlet", "beta": 0.5}}, {"partition": {"kind": "iid"}})
+    {'partition': {'kind': 'iid'}}
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _renamed(old, value):
+            value = overlay(old, value)
+        merged[key] = value
+    return merged
+
+
+def _renamed(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return any(tag in new and new[tag] != old.get(tag) for tag in ("name", "kind"))

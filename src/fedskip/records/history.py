@@ -1,0 +1,75 @@
+"""What a study records: one row per run and evaluation, one summary row per run."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedskip.files import write_text
+from fedskip.records.results import Row, Table
+
+HISTORY = (
+    "setting", "run", "method", "period", "seed", "round", "merges", "test_accuracy", "test_loss",
+    "val_accuracy", "slot_accuracy", "train_loss", "drift_mean", "drift_broadcast", "bytes_down", "bytes_up",
+    "seconds", "x_broadcast_accuracy",
+)  # fmt: skip
+SUMMARY = (
+    "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final",
+    "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test",
+)  # fmt: skip
+TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
+
+
+class HistoryFile:
+    """history.csv: rows are appended as they come, and cut back when a study resumes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.table = Table.read(path) if path.exists() else Table(HISTORY)
+
+    def append(self, rows: Iterable[Row]) -> None:
+        rows = list(rows)
+        if not self.path.exists():
+            write_text(self.path, Table(HISTORY).csv())
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            file.write(Table(HISTORY, rows).csv().split("\n", 1)[1])
+        self.table.rows += rows
+
+    def sync(self) -> None:
+        """Make sure that the disk has it all, so that no checkpoint is ever ahead of its history."""
+        with self.path.open("a", encoding="utf-8") as file:
+            os.fsync(file.fileno())
+
+    def cut(self, setting: str, round: int) -> None:
+        """Forget what a setting recorded after a round, and what a kill has cut short."""
+        if not self.path.exists():
+            return
+        kept = [row for row in self.table if row["setting"] != setting or row["round"] <= round]
+        self.table = Table(HISTORY, kept)
+        write_text(self.path, self.table.csv())
+
+
+def summarise(rows: Sequence[Row], *, rounds: int) -> Row:
+    """What the history of one run comes to; `rounds` is how many it was made for."""
+    last = rows[-1] if rows else {}
+    scored = [row for row in rows if not math.isnan(row["test_accuracy"])]  # a metric may be undefined
+    best = max(scored, key=lambda row: row["test_accuracy"], default={})
+    tail = [row["test_accuracy"] for row in scored if row["round"] > (1 - TAIL) * rounds] or [
+        last.get("test_accuracy")
+    ]
+    validated = [row for row in scored if row["val_accuracy"] is not None]
+    chosen = max(validated, key=lambda row: row["val_accuracy"], default={})
+    return {
+        "last": last.get("test_accuracy"),
+        "best": best.get("test_accuracy"),
+        "best_round": best.get("round"),
+        "mean_tail": float(np.mean(tail)) if rows else None,
+        "rounds": last.get("round", 0),
+        "merges": last.get("merges", 0),
+        "bytes_total": last.get("bytes_down", 0) + last.get("bytes_up", 0),
+        "best_val": chosen.get("test_accuracy"),
+    }

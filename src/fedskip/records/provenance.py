@@ -1,0 +1,148 @@
+"""The folder of a study, and where its study.yaml says that it came from.
+
+study.yaml holds the study as it was begun and, under `record`, what it noted about itself: what shapes the
+arithmetic, and the data in numbers. A study that resumes compares these with what it finds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedskip.files import clear_parts, digest, write_text
+from fedskip.input.errors import InputError
+from fedskip.records.checkpoint import found
+from fedskip.spec.setting import KEYS
+from fedskip.spec.study import RECORD
+
+Facts = dict[str, Any]
+
+
+class StudyFile:
+    """The study.yaml of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "study.yaml"
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def study(self) -> Facts:
+        """The study, as plain values."""
+        return {key: value for key, value in self._read().items() if key != RECORD}
+
+    def record(self) -> Facts:
+        return dict(self._read().get(RECORD) or {})
+
+    def write(self, text: str, record: Facts) -> None:
+        """Write a study given as YAML; the record gets a digest of it."""
+        record["study"] = _digest(yaml.safe_load(text))
+        write_text(self.path, text + yaml.safe_dump({RECORD: record}, sort_keys=False))
+
+    def is_edited(self) -> bool:
+        """Whether the study was changed by hand since it was written."""
+        return self.record().get("study") not in (None, _digest(self.study()))
+
+    def _read(self) -> Facts:
+        found: Facts = yaml.safe_load(self.path.read_text(encoding="utf-8")) if self.exists() else {}
+        return found
+
+
+class Folder:
+    """A study is plain values here, as its study.yaml has them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.file = path, StudyFile(path)
+
+    def is_finished(self) -> bool:
+        """Whether all settings have done their rounds and the summary is written."""
+        if not self.file.exists() or not (self.path / "summary.csv").exists():
+            return False
+        begun = self.file.study()
+        saved = [found(self.path / "checkpoints", setting["name"]) for setting in begun["settings"]]
+        return all(one and one[-1][0] >= n for one, n in zip(saved, rounds_of(begun), strict=True))
+
+    def refuse_taken(self, study: Facts) -> None:
+        """Refuse to begin a study in a folder that holds one, or parts of one."""
+        another = "choose another --out"
+        if self.file.exists():
+            if self.file.study() != study:
+                raise InputError("out", "holds another study", str(self.path), another)
+            if self.is_finished():
+                raise InputError("out", "holds this study, finished", str(self.path), another)
+            fix = f"continue it with `fedskip resume {self.path}`"
+            raise InputError("out", "holds this study, unfinished", str(self.path), fix)
+        for part in ("checkpoints", "history.csv", "partition-*.npz"):
+            if any(self.path.glob(part)):
+                rule = f"holds {part}, but not the study.yaml that it belongs to"
+                raise InputError("out", rule, str(self.path), f"{another}, or empty it")
+
+    def refuse_other(self, study: Facts, anyway: bool) -> None:
+        """Refuse to go on with another study than the one that was begun here, but for its rounds."""
+        if without_rounds(self.file.study()) != without_rounds(study):
+            raise InputError("out", "holds another study", str(self.path), "choose its own folder")
+        if self.file.is_edited() and not anyway:
+            fix = "undo that, or run the changed study into another --out; --anyway mixes the two. "
+            fix += "More rounds are had with --rounds"
+            raise InputError(str(self.file.path), "was changed after the study began", fix=fix)
+
+    def clear(self) -> None:
+        """Remove what a kill has left half written."""
+        for part in ("", "checkpoints", "models", "figures"):
+            clear_parts(self.path / part)
+
+
+def next_folder(name: str) -> Path:
+    """`runs/NAME-N` with the first N that is free."""
+    return next(path for n in itertools.count(1) if not (path := Path("runs") / f"{name}-{n}").exists())
+
+
+def _digest(study: Facts) -> str:
+    """Of plain values, whatever the order of their keys."""
+    return digest(json.dumps(study, sort_keys=True, default=str).encode())
+
+
+def without_rounds(study: Facts) -> Facts:
+    """A study that may be made longer."""
+    shorter = {key: value for key, value in study.items() if key != "rounds"}
+    shorter["settings"] = [
+        {key: value for key, value in setting.items() if key != "rounds"} for setting in study["settings"]
+    ]
+    return shorter
+
+
+def settings_of(study: Facts) -> list[Facts]:
+    """The keys of each setting, those that all share included."""
+    shared = {key: value for key, value in study.items() if key in KEYS and key != "name"}
+    return [shared | own for own in study["settings"]]
+
+
+def rounds_of(study: Facts) -> list[int]:
+    """The rounds of each setting."""
+    return [setting["rounds"] for setting in settings_of(study)]
+
+
+def compare(before: Facts, now: Facts, out: Path) -> None:
+    """Refuse to go on where what shapes the arithmetic has changed."""
+    one, other = _flat(before), _flat(now)
+    changes = [
+        f"{key} was {one.get(key)!r} and is {other.get(key)!r}"
+        for key in sorted({*one, *other})
+        if one.get(key) != other.get(key)
+    ]
+    if changes:
+        raise InputError(
+            "resume", f"would not repeat the same numbers: {'; '.join(changes)}", ...,
+            f"restore that, or go on all the same with `fedskip resume {out} --anyway`",
+        )  # fmt: skip
+
+
+def _flat(facts: Facts) -> Facts:
+    found = {"parameters": facts["parameters"]}
+    for part in ("versions", "machine", "divisions", "data"):
+        found |= {f"{part}.{key}": value for key, value in facts.get(part, {}).items()}
+    return found

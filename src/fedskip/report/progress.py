@@ -1,0 +1,62 @@
+"""What a study tells while it works. The command line draws it; by default nothing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fedskip.records.results import Row
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far runs are."""
+
+    rounds: Mapping[str, float]  # by run: done by its slots, on average
+    diverged: frozenset[str]  # runs
+    steps: int  # client-steps of all runs
+    preparing: float  # seconds that went into compiling and the like
+
+    def __or__(self, other: Status) -> Status:
+        """Of the runs of both, which work side by side."""
+        rounds, diverged = {**self.rounds, **other.rounds}, self.diverged | other.diverged
+        return Status(rounds, diverged, self.steps + other.steps, max(self.preparing, other.preparing))
+
+
+class Shown(NamedTuple):
+    """A run as people see it."""
+
+    name: str
+    label: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Course:
+    """A setting that is being trained, for those who watch."""
+
+    name: str
+    runs: Sequence[Shown]
+    start: int  # the round from which it goes on
+    rounds: int
+    metric: str | Callable[..., Any]
+    needs: Sequence[str]  # memory, in words
+    status: Callable[[], Status]
+    seconds: Callable[[], float]  # since the setting began
+
+
+class Progress:
+    """Hears what a study tells, and says nothing. Write a subclass to say something."""
+
+    def setting(self, course: Course, rows: Iterable[Row]) -> None:
+        """A setting begins, or goes on from a checkpoint; `rows` are what its history holds."""
+
+    def recorded(self, rows: list[Row]) -> None:
+        """Rows of the history have been found, and are written now or at the next checkpoint."""
+
+    def checkpoint(self, round: int) -> None:
+        """A checkpoint has been written, after a round."""
+
+    def finished(self) -> None:
+        """All settings are done."""

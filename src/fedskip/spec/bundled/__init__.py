@@ -1,0 +1,31 @@
+"""Studies that come with the package, as YAML files beside this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedskip.input.errors import InputError, unknown
+
+_FOLDER = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """The bundled studies."""
+    return sorted(file.stem for file in _FOLDER.glob("*.yaml"))
+
+
+def path(name: str) -> Path:
+    """The file of a bundled study."""
+    if name not in names():
+        raise unknown("study", name, names())
+    return _FOLDER / f"{name}.yaml"
+
+
+def find(study: str) -> Path:
+    """The file that a user means: a bundled name, or a path."""
+    file = Path(study)
+    if study not in names() and file.is_file():
+        return file
+    if file.name == study and not file.suffix:  # it looks like a name
+        return path(study)
+    raise InputError("study", "is not a file", study, f"give a YAML file or one of: {', '.join(names())}")

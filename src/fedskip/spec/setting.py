@@ -1,0 +1,235 @@
+"""A setting has two lives: a `Draft`, only what was written, and a `Setting`, where everything is there.
+
+Data, partition and model are mappings of a `name` or `kind` and its options (a bare text is the name), or
+Python objects. Every key is checked when it is written; what was left out comes from the data set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
+
+from fedskip.data.base import Dataset
+from fedskip.engine.local import Local
+from fedskip.input.errors import InputError, require, unknown, unknown_key
+from fedskip.input.fit import fit
+from fedskip.input.nest import TAGS, expand, overlay
+from fedskip.methods.base import Method
+from fedskip.methods.text import parse_many
+
+PYTHON = "python:"  # how a file shows an object that it cannot hold
+
+_NAME = re.compile(r"\w[\w .,+=()@-]*")  # names become parts of file names
+LONGEST = 100  # characters of a name
+MOST_SEEDS = 10_000
+_OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a mapping
+    "data": (Dataset, "a name, a mapping or a Dataset"),
+    "partition": ((), "a kind or a mapping"),
+    "model": (Callable, "a name, a mapping, an nn.Module or a function that makes one"),
+}
+_LEAST = dict.fromkeys(("clients", "cohort", "rounds", "eval_every", "eval_samples"), 1)
+_LEAST |= {"partition_seed": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Data set, partition, model and local training, and what is run on them."""
+
+    name: str
+    data: Mapping[str, Any] | Dataset
+    partition: Mapping[str, Any]
+    model: Mapping[str, Any] | Callable[..., Any]  # also an nn.Module, or what makes one
+    clients: int | None = None  # N; None: the partition knows
+    cohort: int  # K slots
+    cohort_policy: Literal["uniform", "fixed", "cyclic"] = "uniform"
+    local: Local
+    methods: tuple[Method, ...]
+    rounds: int
+    seeds: tuple[int, ...] = (0,)  # a number n stands for 0..n-1
+    partition_seed: int | None = None  # None: the run's seed
+    validation: float = 0.0  # fraction of the training data held out to choose `best` by
+    init: str | None = None  # a file of pretrained weights
+    loss: str | Callable[..., Any] = "cross_entropy"
+    metric: str | Callable[..., Any] = "accuracy"
+    eval_every: int = 1
+    eval_samples: int | None = None  # a fixed subset of the test set, while training; None: all of it
+    slot_accuracy: bool = False
+    client_accuracy: bool = False
+    reference: bool = False  # shown as a line beside the others, not among them
+
+    def __post_init__(self) -> None:
+        for name in KEYS:
+            if name != "local":  # which was checked when it was made
+                object.__setattr__(self, name, checked(name, getattr(self, name)))
+        _check_cohort(self.cohort, self.clients)
+
+    def division_seed(self, seed: int) -> int:
+        """What split and partition of a run follow."""
+        return seed if self.partition_seed is None else self.partition_seed
+
+
+KEYS = [field.name for field in dataclasses.fields(Setting)]
+_HINTS = get_type_hints(Setting)
+_NEEDED = ("partition", "model", "cohort", "methods", "rounds")  # and the data set may have no default
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A setting as written. What is left out is left out; only the name is there at all times."""
+
+    keys: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        written = {key: checked(key, value) for key, value in self.keys.items() if value is not None}
+        data: Any = written.get("data")
+        named = isinstance(data, Dataset) or bool(data and data.get("name"))
+        require("data.name", named, "is missing", ..., "write data: {name: synthetic}")
+        if "name" not in written:  # the data set's, which may be a path
+            stem = data.name if isinstance(data, Dataset) else Path(data["name"]).stem
+            written = {"name": _as_name(stem)} | written
+        _check_cohort(written.get("cohort"), written.get("clients"))
+        object.__setattr__(self, "keys", written)
+
+    @property
+    def name(self) -> str:
+        return str(self.keys["name"])
+
+    def with_rounds(self, rounds: int) -> Draft:
+        return Draft({**self.keys, "rounds": rounds})
+
+    def resolved(self, defaults: Mapping[str, Any]) -> Setting:
+        """The setting, with what was left out taken from `Dataset.defaults` (dotted keys), or from a file.
+
+        A default option goes with its `name` or `kind`: a setting with another one does not get it.
+        """
+        nested = expand(defaults)
+        for key in nested:
+            if key not in KEYS:
+                raise unknown("default of the data set", key, KEYS)
+        values = overlay(nested, self.keys)
+        partition = values.get("partition", {})
+        if "clients" not in self.keys and ("file" in partition or partition.get("kind") == "pooled"):
+            values.pop("clients", None)  # the partition knows, and it is not the data set's default
+        values["local"] = Local(**_local(values.get("local", {})))
+        missing = [field for field in map(_missing, _NEEDED, map(values.get, _NEEDED)) if field]
+        if missing:
+            is_, it = ("is", "it") if len(missing) == 1 else ("are", "them")
+            fix = f"the data set has no default for {it}, so the study must say {it}"
+            raise InputError(", ".join(missing), f"{is_} missing", fix=fix)
+        return Setting(**values)
+
+
+def _missing(key: str, value: Any) -> str | None:
+    """What to call a key that has no value."""
+    if isinstance(value, Mapping):
+        key, value = f"{key}.{TAGS[key]}", value.get(TAGS[key]) or value.get("file")
+    return key if value is None else None
+
+
+def checked(key: str, value: Any) -> Any:
+    """The value of one key as a setting holds it, or an error that names it."""
+    if key in _SPECIAL:
+        return _SPECIAL[key](value)
+    if key in TAGS:
+        return _options(key, value)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    value = fit(key, value, _HINTS[key])
+    if key in _LEAST:
+        require(key, value is None or value >= _LEAST[key], f"must be >= {_LEAST[key]}", value)
+    if key in ("loss", "metric"):
+        _refuse_lost(key, value)
+        require(key, callable(value) or isinstance(value, str), "must be a name or a function", value)
+    if key == "validation":
+        require(key, 0 <= value < 1, "must be in [0, 1)", value)
+    return check_name(value) if key == "name" else value
+
+
+def _check_cohort(cohort: int | None, clients: int | None) -> None:
+    if cohort is not None and clients is not None:
+        rule = f"must be <= {clients}, the number of clients"
+        require("cohort", cohort <= clients, rule, cohort, "every slot needs a client of its own")
+
+
+def check_name(name: str) -> str:
+    rule = "must start with a letter or digit and hold no slashes, colons or quotes"
+    require("name", bool(_NAME.fullmatch(name)), rule, name)
+    require("name", len(name) <= LONGEST, f"must have at most {LONGEST} characters: it names files", name)
+    return name
+
+
+def _as_name(stem: str) -> str:
+    """The name of a data set, with what a setting's name may not hold replaced."""
+    kept = "".join(c if _NAME.fullmatch(f"a{c}") else "-" for c in stem[:LONGEST])
+    return kept if _NAME.fullmatch(kept) else f"data{kept}"[:LONGEST]
+
+
+def _refuse_lost(field: str, value: Any) -> None:
+    if isinstance(value, str) and value.startswith(PYTHON):
+        fix = "run or resume the study from Python, where the object is"
+        raise InputError(field, "was a Python object, which a file cannot hold", value, fix)
+
+
+def _options(field: str, value: Any) -> Any:
+    """A mapping of the tag and its options; a bare text is the tag; Python objects stay as they are."""
+    tag, (accepted, words) = TAGS[field], _OBJECTS[field]
+    if isinstance(value, str):
+        value = {tag: value}
+    if isinstance(value, Mapping):
+        name = value.get(tag)
+        _refuse_lost(field, name)
+        require(f"{field}.{tag}", name is None or isinstance(name, str), "must be text", name)
+        return {key: _plain(inner) for key, inner in value.items() if inner is not None}
+    require(field, isinstance(value, accepted), f"must be {words}", value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Options as YAML would give them, so that a study equals what is read back from its file."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _local(local: Any) -> dict[str, Any]:
+    """What was written of `local`, checked; null is left out, unless all of it is there."""
+    local = dataclasses.asdict(local) if isinstance(local, Local) else local
+    require("local", isinstance(local, Mapping), "must be a mapping such as {lr: 0.01, epochs: 10}", local)
+    known = [f"local.{field.name}" for field in dataclasses.fields(Local)]
+    for key in local:
+        if f"local.{key}" not in known:
+            raise unknown_key(f"local.{key}", known)
+    complete = len(local) == len(known)
+    written = {key: value for key, value in local.items() if complete or value is not None}
+    fitted = Local(**written)
+    return {key: getattr(fitted, key) for key in written}
+
+
+def _seeds(seeds: Any) -> tuple[int, ...]:
+    rule = "must be how many seeds or a list of different ones, whole numbers >= 0"
+    try:
+        if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+            found = tuple(fit("seeds", seed, int) for seed in seeds)
+        else:
+            found = tuple(range(min(fit("seeds", seeds, int), MOST_SEEDS + 1)))
+    except InputError:
+        raise InputError("seeds", rule, seeds) from None
+    require("seeds", len(set(found)) == len(found) > 0 and min(found) >= 0, rule, seeds)
+    require("seeds", len(found) <= MOST_SEEDS, f"must be {MOST_SEEDS:,} or fewer", seeds)
+    return found
+
+
+_SPECIAL: dict[str, Callable[[Any], Any]] = {
+    "local": _local,
+    "methods": lambda methods: tuple(parse_many(methods)),
+    "seeds": _seeds,
+}

@@ -1,0 +1,169 @@
+"""A study: its settings, and how it is to use the machine; built from a tree, written as YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import yaml
+
+from fedskip.engine.local import Local
+from fedskip.input.errors import InputError, require, unknown_key
+from fedskip.input.fit import fit_all
+from fedskip.methods.text import parse_many, text
+from fedskip.spec.setting import KEYS, PYTHON, Draft, Setting, check_name
+from fedskip.spec.tree import NUMBER, Tree
+
+RECORD = "record"  # what a study notes about its machine; not part of what it is, so `build` skips it
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySpec:
+    """Many runs side by side, and the machine they run on."""
+
+    name: str = "study"
+    settings: tuple[Draft, ...]
+    engine: Literal["auto", "loop", "stacked"] = "auto"
+    device: str = "auto"  # cuda where there is one
+    compile: bool = True
+    workers: int | None = None  # threads of the loop engine, one visit each; None: one per core
+    processes: int | None = None  # of the stacked engine on a CPU, each with some runs; None: one per core
+    threads: int | None = None  # of torch; None: what suits the machine
+    precision: Literal["fp32", "tf32", "bf16", "fp64"] | None = None  # None: tf32 on a GPU, fp32 on a CPU
+    deterministic: bool = True  # on a GPU: only kernels that repeat their bits
+    rows: int | None = None  # the most that the stacked engine computes at a time; None: what fits a GPU
+    streams: int | None = None  # on a GPU: rows side by side, 0 for one batch; None: what suits the model
+    checkpoint_every: int | None = None  # rounds; None: what suits the study
+
+    def __post_init__(self) -> None:
+        fit_all(self)
+        check_name(self.name)
+        least = {"workers": 1, "processes": 1, "threads": 1, "checkpoint_every": 1, "rows": 1, "streams": 0}
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            require(name, value is None or value >= lowest, f"must be >= {lowest}", value)
+        apart = (self.threads or 1) == 1 or (self.processes or 1) == 1
+        fix = "set processes=1: threads do not survive a fork"
+        require("threads", apart, "must be 1 with several processes", self.threads, fix)
+        fix = "other devices are not supported"
+        ok = bool(_DEVICE.fullmatch(self.device))
+        require("device", ok, "must be auto, cpu, cuda or cuda:N", self.device, fix)
+        require("settings", len(self.settings) > 0, "must hold at least one setting", [])
+        names = [draft.name for draft in self.settings]
+        for name in names:
+            fix = "give each its own `name`"
+            require("settings", names.count(name) == 1, "must have different names", name, fix)
+
+
+_STUDY = [field.name for field in dataclasses.fields(StudySpec) if field.name != "settings"]
+_TOP = [*_STUDY, *(key for key in KEYS if key != "name"), "settings", RECORD]
+
+
+def build(tree: Tree) -> StudySpec:
+    """The study that a tree describes; errors name the key and its place.
+
+    The keys of a setting stand at the top level, shared by all settings; each entry of `settings` lays its
+    own over them.
+    """
+    _check_keys(tree, _TOP)
+    values = tree.values
+    entries = values.get("settings")
+    if not isinstance(entries, list | None):
+        fix = "--set reaches only what all settings share"
+        raise InputError("settings", "must be a list", entries, fix, tree.where("settings"))
+    shared = Tree({key: values[key] for key in values if key in KEYS and key != "name"}, tree.places)
+    drafts = []
+    for entry in [tree.entry(index) for index in range(len(entries))] if entries else [Tree({})]:
+        _check_keys(entry, KEYS)
+        drafts.append(_draft(entry.over(shared)))
+    study = {key: values[key] for key in _STUDY if values.get(key) is not None}
+    with tree.blamed():
+        return StudySpec(settings=tuple(drafts), **study)
+
+
+def _draft(tree: Tree) -> Draft:
+    methods = tree.values.get("methods") or []
+    for index, entry in enumerate(methods if isinstance(methods, list | tuple) else [methods]):
+        try:  # one by one, as here an error knows its line
+            parse_many([entry])
+        except InputError as error:
+            raise error.at(tree.where(f"methods.{index}")) from error.__cause__
+    with tree.blamed():
+        return Draft(tree.values)
+
+
+def _check_keys(tree: Tree, known: list[str]) -> None:
+    for key in tree.values:
+        if key not in known:
+            error = unknown_key(key, known)
+            if key in _STUDY:
+                error = InputError(key, "holds for the whole study", fix="move it to the top level")
+            raise error.at(tree.where(key))
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+def dump(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) -> str:
+    """The study as YAML; `settings`: what its own have become by now.
+
+    Of a Python object (a module, a function, a data set) there is only a trace, which is not read back.
+    """
+    style: dict[str, Any] = {
+        "sort_keys": False,
+        "allow_unicode": True,
+        "width": 110,
+        "default_flow_style": None,
+    }
+    return str(yaml.dump(_plain(spec, settings or spec.settings), Dumper=_Dumper, **style))
+
+
+def plain(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) -> dict[str, Any]:
+    """What is read back from the study's YAML, as plain values."""
+    return dict(yaml.safe_load(dump(spec, settings)))
+
+
+def _plain(spec: StudySpec, settings: Sequence[Draft | Setting]) -> dict[str, Any]:
+    """The study as nested plain values; what all settings share comes first."""
+    study = _written({key: value for key, value in vars(spec).items() if key != "settings"})
+    each = [_written(s.keys if isinstance(s, Draft) else vars(s)) for s in settings]
+    first = each[0]
+    shared = [k for k in first if k != "name" and all(k in s and s[k] == first[k] for s in each)]
+    own = [{key: value for key, value in s.items() if key not in shared} for s in each]
+    return study | {key: first[key] for key in shared} | {"settings": own}
+
+
+def _written(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as a file has them; None is left out."""
+    found = {}
+    for key, value in values.items():
+        if isinstance(value, Local):
+            value = dataclasses.asdict(value)
+        elif key == "methods":
+            value = [text(method) for method in value]
+        elif isinstance(value, tuple):
+            value = list(value)
+        if value is not None:
+            found[key] = value
+    return found
+
+
+class _Dumper(yaml.SafeDumper):
+    """Plain data, and a trace of everything else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_object(dumper: _Dumper, value: Any) -> yaml.Node:
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return dumper.represent_str(f"{PYTHON}{named.__module__}.{named.__qualname__}")
+
+
+_Dumper.add_multi_representer(object, _represent_object)
+_Dumper.add_implicit_resolver(*NUMBER)  # so that a text which looks like one is quoted

@@ -1,0 +1,239 @@
+"""How runs stand: evaluates what they have come to, makes rows of it, and keeps the best models."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskip.engine.evaluate import Evaluator, Scores
+from fedskip.federation import Outcome, Run, Saved
+from fedskip.records.results import Row
+from fedskip.study.machine import Machine
+from fedskip.study.prepare import Prepared
+
+ROOM = 1 << 30  # bytes of models that may wait to be evaluated
+
+
+@dataclass
+class Standing:
+    """A run, its scores so far, and the models that are kept of it."""
+
+    run: Run
+    setting: str
+    evaluated_at: int = 0  # the round of the last evaluation
+    best: float = -math.inf
+    best_model: Tensor | None = None
+    last_model: Tensor | None = None  # (P,), or (K, P) for runs that never merge
+    final_model: Tensor | None = None
+    final: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    @property
+    def label(self) -> str:
+        return self.run.server.method.label
+
+    @property
+    def seed(self) -> int:
+        return self.run.server.seed
+
+    def about(self) -> Row:
+        """The columns that all tables begin with."""
+        period = str(self.run.server.method.period)
+        return {
+            "setting": self.setting,
+            "run": self.name,
+            "method": self.label,
+            "period": period,
+            "seed": self.seed,
+        }
+
+    def save(self) -> Saved:
+        """All that a checkpoint holds of it; of a run that diverged only what was kept before."""
+        saved, about = ({}, {}) if self.run.diverged else self.run.save()
+        for name in ("best_model", "last_model"):
+            model = getattr(self, name)
+            if model is not None and not (name == "last_model" and model is self.best_model):
+                saved = saved | {name: model}
+        return saved, {
+            "run": about, "diverged": self.run.diverged, "evaluated_at": self.evaluated_at,
+            "best": self.best if math.isfinite(self.best) else None,
+            "last_is_best": self.last_model is self.best_model,
+        }  # fmt: skip
+
+    def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        """Go on from what `save` gave."""
+        self.run.diverged, self.evaluated_at = notes["diverged"], notes["evaluated_at"]
+        self.best = -math.inf if notes["best"] is None else notes["best"]
+        self.best_model = tensors.pop("best_model", None)
+        self.last_model = self.best_model if notes["last_is_best"] else tensors.pop("last_model", None)
+        if not self.run.diverged:
+            self.run.restore(tensors, notes["run"])
+
+
+def save_all(standings: list[Standing]) -> Saved:
+    """All runs, at the round they have all done."""
+    tensors: dict[str, Tensor] = {}
+    notes: dict[str, Any] = {}
+    for standing in standings:
+        saved, notes[standing.name] = standing.save()
+        tensors |= {f"{standing.name}/{name}": tensor for name, tensor in saved.items()}
+    return tensors, notes
+
+
+def restore_all(standings: list[Standing], tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+    """Go on from what `save_all` gave, of these runs or of more."""
+    for standing in standings:
+        device, prefix = standing.run.server.x.device, f"{standing.name}/"
+        own = {k.removeprefix(prefix): t.to(device) for k, t in tensors.items() if k.startswith(prefix)}
+        standing.restore(own, notes[standing.name])
+
+
+class Clock:
+    """Seconds since a setting began, over all processes that worked on it."""
+
+    def __init__(self) -> None:
+        self.before = 0.0  # what earlier processes spent
+        self._started = time.perf_counter()
+
+    def seconds(self) -> float:
+        return self.before + time.perf_counter() - self._started
+
+
+Waiting = list[tuple[Standing, Outcome]]
+
+
+class Judge:
+    """Evaluates the runs of one setting."""
+
+    def __init__(self, prepared: Prepared, machine: Machine, clock: Clock) -> None:
+        self.prepared, self.clock = prepared, clock
+        self.evaluator = Evaluator(
+            prepared.task, stacked=machine.engine == "stacked" and not machine.streams,
+            workers=machine.workers, threads=machine.threads,
+        )  # fmt: skip
+
+    def wants(self, standing: Standing, outcome: Outcome) -> bool:
+        """Whether an outcome is evaluated: they are thinned by `eval_every`; the last one always counts."""
+        setting, period = self.prepared.setting, standing.run.server.period
+        due = outcome.round // setting.eval_every > standing.evaluated_at // setting.eval_every
+        later = range(outcome.round + 1, setting.rounds + 1)
+        return due or not any(period.merges(round) for round in later)
+
+    def room(self, standings: list[Standing]) -> int:
+        """How many outcomes of these runs may wait to be evaluated together."""
+        setting = self.prepared.setting
+        slotted = setting.slot_accuracy or any(not s.run.server.period.segments for s in standings)
+        models = 1 + setting.cohort * slotted
+        return min(len(standings), max(1, ROOM // (4 * self.prepared.task.layout.size * models)))
+
+    def __call__(self, waiting: Waiting) -> list[Row]:
+        """Evaluate outcomes, those with the same test set together; gives the rows of the history."""
+        rows: dict[int, Row] = {}
+        seeds = [self.prepared.setting.division_seed(standing.seed) for standing, _ in waiting]
+        for seed in sorted(set(seeds)):
+            chosen = [i for i, one in enumerate(seeds) if one == seed]
+            for i, row in zip(chosen, self._rows([waiting[i] for i in chosen]), strict=True):
+                rows[i] = row
+        noted = [self._note(standing, outcome, rows[i]) for i, (standing, outcome) in enumerate(waiting)]
+        return [row for row in noted if row is not None]
+
+    def _rows(self, waiting: Waiting) -> list[Row]:
+        division = self.prepared.division(waiting[0][0].seed)
+        models: list[Tensor] = []
+        spans: list[dict[str, slice]] = []  # where each outcome's models are among all
+        for _, outcome in waiting:
+            span = {}
+            for name in ("evaluated", "broadcast", "slots"):
+                tensor = getattr(outcome, name)
+                if tensor is not None:
+                    start = sum(map(len, models))
+                    models.append(tensor.reshape(-1, tensor.shape[-1]))
+                    span[name] = slice(start, start + len(models[-1]))
+            spans.append(span)
+        together = torch.cat(models)
+        test = self.evaluator(together, division.evaluated)
+        val = self.evaluator(together, division.validation) if len(division.validation) else None
+        return [self._row(*one, span, test, val) for one, span in zip(waiting, spans, strict=True)]
+
+    def _row(
+        self, standing: Standing, outcome: Outcome, span: dict[str, slice], test: Scores, val: Scores | None
+    ) -> Row:
+        def mean(scores: np.ndarray, name: str) -> float | None:
+            return float(scores[span[name]].mean()) if name in span else None
+
+        main = "evaluated" if outcome.evaluated is not None else "slots"
+        return standing.about() | {
+            "round": outcome.round,
+            "merges": outcome.merges,
+            "test_accuracy": mean(test.metric, main),
+            "test_loss": mean(test.loss, main),
+            "val_accuracy": None if val is None else mean(val.metric, main),
+            "slot_accuracy": mean(test.metric, "slots"),
+            "train_loss": float(outcome.train_loss),
+            "drift_mean": float(outcome.drift_mean),
+            "drift_broadcast": float(outcome.drift_broadcast),
+            "bytes_down": outcome.bytes_down,
+            "bytes_up": outcome.bytes_up,
+            "seconds": round(self.clock.seconds(), 3),
+            "x_broadcast_accuracy": mean(test.metric, "broadcast"),
+        }
+
+    def _note(self, standing: Standing, outcome: Outcome, row: Row) -> Row | None:
+        """Keep what a row says of its run; None if it belongs in no history."""
+        numbers = [row[name] for name in ("train_loss", "test_loss", "drift_mean")]
+        if standing.run.diverged or not all(map(math.isfinite, numbers)):
+            standing.run.diverged = True
+            return None
+        model = outcome.slots if outcome.evaluated is None else outcome.evaluated
+        if outcome.final:
+            standing.final, standing.final_model = row["test_accuracy"], model
+            return None
+        standing.last_model = model
+        score = row["test_accuracy"] if row["val_accuracy"] is None else row["val_accuracy"]
+        if score > standing.best:
+            standing.best, standing.best_model = score, model
+        return row
+
+    # --- when all rounds are done --------------------------------------------------------------------
+
+    def finish(self, standings: list[Standing]) -> None:
+        """Evaluate the extra merge of runs whose period does not divide the rounds."""
+        outcomes = [(s, None if s.run.diverged else s.run.finish()) for s in standings]
+        self([(standing, outcome) for standing, outcome in outcomes if outcome is not None])
+
+    def summary(self, standing: Standing) -> Row:
+        """What is known of a run beside its history; rounds and bytes after the last merge count, too."""
+        server, division = standing.run.server, self.prepared.division(standing.seed)
+        row = standing.about() | {"final": standing.final, "diverged": standing.run.diverged}
+        if not standing.run.diverged:  # else its last finite numbers stand
+            row["rounds"] = standing.run.round
+            row["bytes_total"] = server.bytes_down + server.bytes_up
+        if standing.last_model is not None and len(division.evaluated) < len(division.test):
+            row["full_test"] = float(self.evaluator(_models(standing), division.test).metric.mean())
+        return row
+
+    def by_client(self, standing: Standing) -> np.ndarray | None:
+        """The last model's accuracy on each natural client's test samples; NaN where it has none."""
+        owner = self.prepared.dataset.owner
+        if owner is None or standing.last_model is None:
+            return None
+        test = self.prepared.division(standing.seed).test
+        test = test[owner[test] >= 0]  # a test sample may belong to nobody
+        scores = self.evaluator(_models(standing), test, groups=owner[test]).by_group
+        assert scores is not None
+        return np.asarray(scores.mean(0))
+
+
+def _models(standing: Standing) -> Tensor:
+    """The last model of a run, or of each of its slots, (m, P)."""
+    assert standing.last_model is not None
+    return standing.last_model.reshape(-1, standing.last_model.shape[-1])

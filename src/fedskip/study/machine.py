@@ -1,0 +1,138 @@
+"""What shapes the arithmetic: resolved once, stored with the study, compared when it resumes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.stacked.engine import own_objective, refusal
+from fedskip.engine.stacked.stepper import has_compiler
+from fedskip.input.errors import InputError
+from fedskip.models.patches import kernels_wanted, kernels_work
+from fedskip.spec.study import StudySpec
+from fedskip.study.prepare import Prepared
+from fedskip.study.workers import AVAILABLE
+from fedskip.version import __version__
+
+log = logging.getLogger(__name__)
+
+# The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop.
+AUTO = {("perceptron", "cpu"): "stacked"} | {
+    (model, "cuda"): "stacked" for model in ("perceptron", "cnn", "cnn-femnist", "lstm", "resnet50")
+}
+STREAMS = {"resnet50": 4}  # models whose single steps nearly fill a GPU
+PROCESSES = 8  # unless a study asks for more: each has a compiler of its own in memory
+UNCOMPILED = {("lstm", "cuda")}  # compiling 160 cells takes minutes, and their kernels are fused as they are
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine as one setting uses it."""
+
+    engine: str  # loop or stacked
+    device: str
+    device_name: str  # the GPU's name; on a CPU torch's capability level
+    compile: bool
+    threads: int  # torch threads of the stacked engine; the loop always has one for each visit
+    workers: int  # visits that the loop trains side by side; does not touch the results
+    processes: int  # over which the stacked engine may spread the runs
+    precision: str
+    deterministic: bool
+    streams: int  # on which the stacked engine's rows run side by side; 0: in one batch
+    kernels: bool  # small convolutions by kernels of our own
+
+    @classmethod
+    def of(cls, spec: StudySpec, prepared: Prepared) -> Machine:
+        device, model = resolve_device(spec.device), prepared.task.module
+        engine, streams = engine_of(spec, prepared)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        stacked = engine == "stacked"
+        threads = spec.threads or 1
+        apart = stacked and device == "cpu" and AVAILABLE and threads == 1
+        if stacked and spec.compile and not has_compiler():
+            log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
+        compile = stacked and spec.compile and has_compiler() and _kind(spec, prepared) not in UNCOMPILED
+        precision = arithmetic_of(spec).precision
+        kernels = stacked and device != "cpu" and not streams and precision in ("fp32", "tf32")
+        return cls(
+            engine, device, name_of(device), compile,
+            # more threads than one lose more at the barriers between small kernels than they gain
+            threads=threads,
+            workers=1 if stacked or device != "cpu" else spec.workers or cores,
+            processes=(spec.processes or min(cores, PROCESSES)) if apart else 1,
+            precision=precision, deterministic=spec.deterministic, streams=streams,
+            kernels=kernels and kernels_wanted(model) and kernels_work(torch.device(device)),
+        )  # fmt: skip
+
+    def facts(self) -> dict[str, Any]:
+        """What must be the same for the same bits."""
+        return {k: v for k, v in asdict(self).items() if k != "workers"}
+
+
+def engine_of(spec: StudySpec, prepared: Prepared) -> tuple[str, int]:
+    """The engine of a setting, and on how many streams its rows run; refuses one that cannot train it."""
+    kind = _kind(spec, prepared)
+    engine: str = AUTO.get(kind, "loop") if spec.engine == "auto" else spec.engine
+    if engine == "loop":
+        return engine, 0
+    streams = spec.streams or 0
+    if spec.streams is None and kind[1] == "cuda":
+        streams = STREAMS.get(kind[0], 0)
+    refused = refusal(prepared.task, streams)
+    if refused is None and prepared.has_own_objective:
+        refused = own_objective()
+    if refused is None:
+        return engine, streams
+    if spec.engine == "auto":
+        return "loop", 0
+    raise refused
+
+
+def _kind(spec: StudySpec, prepared: Prepared) -> tuple[str, str]:
+    """The name of the model, empty for a user's own, and the kind of device."""
+    model = prepared.setting.model
+    name = model["name"] if isinstance(model, Mapping) else ""
+    return name, resolve_device(spec.device).split(":")[0]
+
+
+def name_of(device: str) -> str:
+    """The GPU's name; torch's capability level of a CPU."""
+    return torch.backends.cpu.get_cpu_capability() if device == "cpu" else torch.cuda.get_device_name(device)
+
+
+def arithmetic_of(spec: StudySpec) -> Arithmetic:
+    """Precision and repeatability as a study has them on this machine."""
+    on_cpu = resolve_device(spec.device) == "cpu"
+    precision = spec.precision or ("fp32" if on_cpu else "tf32")
+    if on_cpu and precision not in ("fp32", "fp64"):
+        raise InputError("precision", "must be fp32 or fp64 on a CPU", precision)
+    if on_cpu and spec.streams:
+        raise InputError("streams", "must be 0 on a CPU", spec.streams)
+    return Arithmetic(precision, spec.deterministic)
+
+
+def resolve_device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device != "cpu" and not torch.cuda.is_available():
+        raise InputError("device", "is not there: torch sees no GPU", device, "use device=cpu")
+    if device != "cpu" and (torch.device(device).index or 0) >= torch.cuda.device_count():
+        there = torch.cuda.device_count()
+        raise InputError("device", f"is not there: torch sees {there} GPU(s), from cuda:0 on", device)
+    return device
+
+
+def versions() -> dict[str, str]:
+    """The libraries that do the arithmetic."""
+    return {
+        "fedskip": __version__, "torch": str(torch.__version__), "numpy": np.__version__,
+        "python": platform.python_version(),
+    }  # fmt: skip

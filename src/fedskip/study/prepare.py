@@ -1,0 +1,153 @@
+"""A setting made real: data on the device, partitions, a model, and one `Run` per method and seed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedskip.data.base import Dataset
+from fedskip.data.division import Division, divide
+from fedskip.data.pools import Pool, Pools
+from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.local import Route, route
+from fedskip.engine.task import Job, Task
+from fedskip.federation import Clients, Run, Server
+from fedskip.input.errors import InputError
+from fedskip.methods.base import Method
+from fedskip.methods.text import in_a_file
+from fedskip.models.lstm import CharLSTM
+from fedskip.models.making import make
+from fedskip.models.measures import measure
+from fedskip.models.vector import Layout
+from fedskip.spec.setting import Draft, Setting
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A setting with everything it names."""
+
+    setting: Setting
+    pool: Pool
+    task: Task
+    divisions: Mapping[int, Division]  # by partition seed
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.pool.dataset
+
+    @property
+    def device(self) -> torch.device:
+        return self.task.device
+
+    def division(self, seed: int) -> Division:
+        return self.divisions[self.setting.division_seed(seed)]
+
+    def run(self, method: Method, seed: int) -> Run:
+        """The run of one method and one seed, before its first round."""
+        setting, layout = self.setting, self.task.layout
+        clients = self.division(seed).clients
+        x = self.start(seed, "init")
+        server = Server(
+            method, x, layout, clients=len(clients), slots=setting.cohort, seed=seed,
+            policy=setting.cohort_policy, fresh=lambda: self.start(seed, "fresh"),
+        )  # fmt: skip
+        return Run(
+            server,
+            Clients(method, layout, clients.sizes, self.routes(seed), x),
+            name=f"{setting.name}.{in_a_file(method.label)}.s{seed}",
+            look_every=setting.eval_every,
+            last=setting.rounds,
+            keep_slots=setting.slot_accuracy,
+        )
+
+    def first_job(self, method: Method) -> Job:
+        """The first round of a method."""
+        run = self.run(method, self.setting.seeds[0])
+        [job] = run.ready(1)
+        return job
+
+    @functools.cached_property
+    def has_own_objective(self) -> bool:
+        """Whether a method has a loss of its own, which only the loop engine trains."""
+        return any(self.first_job(method).terms.objective for method in self.setting.methods)
+
+    def start(self, seed: int, purpose: str) -> Tensor:
+        """Freshly made weights, (P,), shared by all methods of a seed."""
+        if (seed, purpose) not in self._starts:
+            module = make(self.setting.model, self.dataset.classes, self.setting.init, seed, purpose)
+            dtype = self.task.arithmetic.dtype
+            self._starts[seed, purpose] = self.task.layout.pack(module).to(self.device, dtype)
+        return self._starts[seed, purpose]
+
+    def routes(self, seed: int) -> Callable[[int, int, int], Route]:
+        """The routes of a seed, shared by its methods: all of them see the same batches."""
+        if seed not in self._routes:
+            clients, local, rounds = self.division(seed).clients, self.task.local, self.setting.rounds
+
+            @functools.lru_cache(maxsize=4 * self.setting.cohort)
+            def routes(key: int, client: int, round: int) -> Route:
+                return route(key, clients[client], local, round, rounds)
+
+            self._routes[seed] = routes
+        return self._routes[seed]
+
+    @functools.cached_property
+    def _starts(self) -> dict[tuple[int, str], Tensor]:
+        return {}
+
+    @functools.cached_property
+    def _routes(self) -> dict[int, Callable[[int, int, int], Route]]:
+        return {}
+
+    def save_partitions(self, folder: Path) -> None:
+        """Write who owns which sample, unless it is written already."""
+        for seed, division in self.divisions.items():
+            file = partition_file(folder, self.setting, seed)
+            if not file.exists():
+                division.clients.save(file)
+
+
+def partition_file(folder: Path, setting: Setting, seed: int) -> Path:
+    return folder / f"partition-{setting.name}-{seed}.npz"
+
+
+def prepare(draft: Draft, pools: Pools, arithmetic: Arithmetic, folder: Path | None = None) -> Prepared:
+    """Load, divide and build. Partitions that lie in `folder` are used as they are."""
+    pool, dtype = pools.get(draft.keys["data"]), arithmetic.dtype
+    dataset = pool.dataset
+    setting = draft.resolved(dataset.defaults)
+    divisions = {
+        seed: divide(
+            dataset, seed, partition=setting.partition, clients=setting.clients, cohort=setting.cohort,
+            batch=setting.local.fewest, drop_small=setting.local.small_clients == "drop",
+            validation=setting.validation, eval_samples=setting.eval_samples,
+            saved=None if folder is None else partition_file(folder, setting, seed),
+        )
+        for seed in sorted({setting.division_seed(seed) for seed in setting.seeds})
+    }  # fmt: skip
+    owned = all(dataset.owner is not None and (dataset.owner[d.test] >= 0).any() for d in divisions.values())
+    if setting.client_accuracy and not owned:
+        fix = "it needs test samples that belong to clients, as LEAF's data sets have"
+        raise InputError("client_accuracy", f"cannot be had for {dataset.name!r}", True, fix)
+    template = make(setting.model, dataset.classes, setting.init, setting.seeds[0], "init")
+    template = template.to(pools.device, dtype)
+    if isinstance(template, CharLSTM):
+        template.refuse(getattr(dataset.samples, "x", None))
+    task = Task(
+        template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
+        pool.samples, setting.local,
+        _in(dtype, dataset.train_transform), _in(dtype, dataset.test_transform), arithmetic,
+    )  # fmt: skip
+    return Prepared(setting, pool, task, divisions)
+
+
+def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
+    """A transform whose results come in the dtype that is trained in."""
+    if transform is None or dtype == torch.float32:
+        return transform
+    return lambda *arguments: transform(*arguments).to(dtype)

@@ -1,0 +1,180 @@
+"""Tried before anything is written: do model, loss, metric and methods fit the data, and the engine them?"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskip.engine import Job, Loop, Plan, Task, Trained
+from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.evaluate import Evaluator
+from fedskip.engine.stacked.stack import Stack
+from fedskip.federation import Run
+from fedskip.input.errors import InputError, said
+from fedskip.models.batchnorm import batch_statistics
+from fedskip.models.measures import accuracy, cross_entropy, per_sample
+from fedskip.models.vector import on
+from fedskip.rng import torch_scope
+from fedskip.spec.study import StudySpec
+from fedskip.study.machine import engine_of
+from fedskip.study.prepare import Prepared
+
+SAMPLES = 2  # enough for a BatchNorm
+ALIKE, NOISE = 0.05, 1e-3  # how far engines may be apart after a step: of a tensor's change, and of all
+
+
+def rehearse(prepared: Prepared, spec: StudySpec) -> None:
+    """Evaluate two samples and play a round of one step with every method; refuse what fails."""
+    with torch_scope("rehearsal", device=prepared.device), prepared.task.arithmetic.kernels():
+        _measure(prepared)
+        loop = Loop(prepared.task)
+        shown = [
+            _play(prepared.run(method, prepared.setting.seeds[0]), loop)
+            for method in prepared.setting.methods
+        ]
+        engine, streams = engine_of(spec, prepared)
+        if engine == "stacked":
+            with _named("engine", "cannot be 'stacked' for this model, loss and metric", _model(prepared)):
+                Evaluator(prepared.task, stacked=not streams)(shown[0].x[:1], _samples(prepared))
+                for job in shown:
+                    _stack(prepared.task, job, streams)
+            if not isinstance(prepared.setting.model, Mapping):  # ours are compared in tests
+                _compare(prepared, shown[0], streams)
+
+
+def _measure(prepared: Prepared) -> None:
+    """The model takes the samples, and loss and metric take what it gives."""
+    task, data, setting = prepared.task, prepared.dataset, prepared.setting
+    module = copy.deepcopy(task.module).eval()
+    inputs, targets = task.samples.take(on(prepared.device, _samples(prepared)))
+    if task.test_transform is not None:
+        inputs = task.test_transform(inputs)
+    model = _model(prepared)
+    of = f"the samples of {data.name!r}, which have the shape {tuple(inputs.shape[1:])}"
+    if not inputs.is_floating_point():
+        of += " and are whole numbers, as ids are"
+    with _named("model", f"cannot take {of}", model), torch.no_grad():
+        output = task.arithmetic.compute(module, inputs)
+    if not isinstance(output, Tensor):
+        fix = "return the scores or numbers alone"
+        raise InputError("model", "must give a tensor", type(output).__name__, fix)
+    classes = data.classes or 1
+    if task.loss is cross_entropy and (output.dim() < 2 or output.shape[1] < classes):
+        rule = f"must give a score for each of the {classes} classes of {data.name!r}"
+        raise InputError("model", rule, model, f"for a sample it gives {tuple(output.shape[1:])}")
+    if task.loss is cross_entropy and targets.is_floating_point():
+        fix = "store classes as whole numbers; for others, set loss=squared_error, metric=minus_squared_error"
+        raise InputError("loss", f"cannot be cross_entropy: {data.name!r} has no classes", ..., fix)
+    if task.metric is accuracy and (targets.is_floating_point() or output.dim() < 2 or output.shape[1] < 2):
+        fix = "set metric=minus_squared_error for numbers, metric=label_accuracy for labels"
+        rule = "cannot be accuracy, which compares the scores of classes"
+        raise InputError("metric", rule, f"a model that gives {tuple(output.shape[1:])} for a sample", fix)
+    if task.loss is cross_entropy:
+        _check_labels(prepared, output.shape[1])
+    shapes = f"{tuple(output.shape)} of the model and {tuple(targets.shape)} of {data.name!r}"
+    for name, measure in (("loss", task.loss), ("metric", task.metric)):
+        with _named(name, f"cannot compare the {shapes}", getattr(setting, name)):
+            together = per_sample(measure(output, targets), len(targets), name)
+            alone = per_sample(measure(output[:1], targets[:1]), 1, name)
+        if not torch.allclose(together[:1].float(), alone.float(), rtol=0.01, atol=1e-3, equal_nan=True):
+            fix = f"compare the shapes {shapes}: torch may spread one over the other"
+            rule = "must give every sample a number that does not depend on the samples beside it"
+            raise InputError(name, rule, float(together[0]), fix)
+    with _named("model", f"cannot be trained on {of}", model):
+        task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean().backward()
+    if batch_statistics(module) and _lonely(prepared):
+        rule = "leaves a batch of one sample, with which this model cannot be trained"
+        with _named("local.batch", rule, setting.local.batch), torch.no_grad():
+            task.arithmetic.compute(module, inputs[:1])
+
+
+def _check_labels(prepared: Prepared, scores: int) -> None:
+    labels = prepared.dataset.samples.labels()
+    for division in prepared.divisions.values():
+        for part in (division.clients.indices, division.test, division.validation):
+            found = labels[part]
+            if found.size and not 0 <= found.min() <= found.max() < scores:
+                rule = f"must hold classes from 0 to {scores - 1}, for which the model has scores"
+                raise InputError("data.y", rule, int(found.min() if found.min() < 0 else found.max()))
+
+
+def _lonely(prepared: Prepared) -> bool:
+    """Whether a client has a batch of a single sample."""
+    local = prepared.setting.local
+    sizes = np.concatenate([division.clients.sizes for division in prepared.divisions.values()])
+    last = sizes % local.batch == 1
+    if local.last_batch != "keep":
+        last &= (sizes == 1) & (local.small_clients == "short")
+    return local.batch == 1 or bool(last.any())
+
+
+def _play(run: Run, loop: Loop) -> Job:
+    """A round with a merge, in which every slot comes back like the first; gives its job."""
+    [job] = run.ready(1)
+    job = _short(job)
+    y, loss = loop.visit(job, 0)
+    k = len(job.x)
+    run.absorb(Trained(job, list(range(k)), y.expand_as(job.x), loss.expand(k)))
+    run.server.merge(0)
+    return job
+
+
+def _stack(task: Task, job: Job, streams: int) -> Tensor:
+    """What the first visit makes of the model, as a stack of one, (P,)."""
+    terms = job.terms
+    plan = Plan(pull=terms.mu is not None, linear=terms.linear is not None, compile=False, streams=streams)
+    stack = Stack(task, plan, contrast=terms.contrast is not None)
+    with torch.no_grad():
+        return stack.stepper.once(*stack.opening(job))[0][0]
+
+
+def _compare(prepared: Prepared, job: Job, streams: int) -> None:
+    """Refuse a module that the stacked engine would not train as the loop does.
+
+    One that assigns to its buffers, say: the loop sees them change, a stack does not.
+    """
+    task, x = prepared.task, job.x[0]
+    if task.arithmetic.precision != "fp64":
+        task = replace(task, arithmetic=Arithmetic("fp32"))
+    with task.arithmetic.kernels():
+        alone, stacked = Loop(task).visit(job, 0)[0] - x, _stack(task, job, streams) - x
+    d = task.layout.trainable
+    for span in task.layout.spans:
+        here, kin = slice(span.start, span.stop), slice(0, d) if span.start < d else slice(d, None)
+        near = ALIKE * alone[here].norm() + NOISE * alone[kin].norm()
+        if (alone[here] - stacked[here]).norm() > near:
+            fix = f"{span.name!r} comes out differently than in the loop: use engine=loop"
+            raise InputError("engine", "cannot be 'stacked' for this model", _model(prepared), fix)
+
+
+def _model(prepared: Prepared) -> str:
+    model = prepared.setting.model
+    return model["name"] if isinstance(model, Mapping) else type(prepared.task.module).__name__
+
+
+def _samples(prepared: Prepared) -> np.ndarray:
+    return prepared.division(prepared.setting.seeds[0]).clients[0][:SAMPLES]
+
+
+def _short(job: Job) -> Job:
+    """The job with its first visit as short as it can be."""
+    first = job.routes[0]
+    short = replace(first, batches=first.batches[:1, :SAMPLES], eta=first.eta[:1])
+    return replace(job, routes=[short, *job.routes[1:]])
+
+
+@contextmanager
+def _named(field: str, rule: str, value: object) -> Iterator[None]:
+    """Torch's errors as ours: what is wrong with the field, in torch's words."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's module or function may raise
+        raise InputError(field, rule, value, f"torch says: {said(error)}") from error

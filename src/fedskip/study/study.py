@@ -1,0 +1,226 @@
+"""Many runs side by side: trains, evaluates, records and checkpoints. The only place with side effects.
+
+study = fedskip.Study(data="synthetic", methods=[FedAvg(), FedAvg(period=5)], rounds=200, seeds=3)
+results = study.run()
+results.summary
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedskip.data.pools import Pools
+from fedskip.engine.local import Decay
+from fedskip.files import locked, write_text
+from fedskip.input.errors import InputError
+from fedskip.records.history import SUMMARY, HistoryFile
+from fedskip.records.provenance import Facts, Folder, compare, next_folder, rounds_of, settings_of
+from fedskip.records.results import Results, Row, Table
+from fedskip.report.page import write_report
+from fedskip.report.progress import Progress
+from fedskip.spec import Setting, StudySpec, Tree, build, dump, load_yaml, plain
+from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versions
+from fedskip.study.outputs import client_rows, write_models
+from fedskip.study.prepare import Prepared, prepare
+from fedskip.study.rehearsal import rehearse
+from fedskip.study.session import Session
+
+NO_LIMIT = 1 << 62  # rows
+
+
+class Interrupted(Exception):
+    """The study was asked to stop, and did so at a checkpoint."""
+
+
+class Study:
+    """A study and its folder.
+
+    Args:
+        out: the folder; by default `runs/NAME-N`, the next N that is free when the study begins.
+        **keys: the keys of a study file, with Python objects where a file has names: `data` may be a
+            `Dataset`, `model` an nn.Module or what makes one, `loss` and `metric` functions.
+    """
+
+    def __init__(
+        self, out: str | os.PathLike[str] | None = None, *, spec: StudySpec | None = None, **keys: Any
+    ) -> None:
+        self.spec = build(Tree(keys)) if spec is None else spec
+        self._claims = out is None
+        self.out = next_folder(self.spec.name) if out is None else Path(out)
+
+    @classmethod
+    def load(cls, out: str | os.PathLike[str]) -> Study:
+        """The study whose folder this is."""
+        file = Folder(Path(out)).file
+        if not file.exists():
+            raise InputError(
+                "out", "holds no study: there is no study.yaml", str(out), "start one with `fedskip run`"
+            )
+        return cls(out, spec=build(load_yaml(file.path)))
+
+    @property
+    def folder(self) -> Folder:
+        return Folder(self.out)
+
+    def run(self, progress: Progress | None = None) -> Results:
+        """Run the study from its start, in a folder that holds no other."""
+        prepared = self._prepare()
+        settings = [one.setting for one in prepared]
+        while self._claims:  # by default it is the next free one, when it begins
+            with contextlib.suppress(FileExistsError):
+                self.out = next_folder(self.spec.name)
+                self.out.mkdir(parents=True)
+                self._claims = False
+        with locked(self.out):
+            self.folder.refuse_taken(plain(self.spec, settings))
+            self.folder.file.write(dump(self.spec, settings), {})
+            return self._play(prepared, progress or Progress())
+
+    def resume(
+        self, progress: Progress | None = None, *, rounds: int | None = None, anyway: bool = False
+    ) -> Results:
+        """Go on from the last checkpoint, or from the start where there is none.
+
+        Args:
+            rounds: go on for more rounds than the study was made for.
+            anyway: go on although the machine or a library has changed; bits may differ.
+        """
+        if not self.folder.file.exists():
+            raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
+        with locked(self.out):
+            self._take_rounds(rounds)
+            prepared = self._prepare(self.out)
+            self.folder.refuse_other(plain(self.spec, [one.setting for one in prepared]), anyway)
+            for one, had in zip(prepared, rounds_of(self.folder.file.study()), strict=True):
+                if one.setting.rounds != had and Decay.parse(one.setting.local.decay).kind == "cosine":
+                    rule = "cannot change under a cosine decay, which depends on it"
+                    raise InputError("--rounds", rule, rounds)
+            self.folder.clear()
+            return self._play(prepared, progress or Progress(), anyway=anyway)
+
+    def is_finished(self) -> bool:
+        """Whether all settings have done their rounds and the summary is written."""
+        return self.folder.is_finished()
+
+    def results(self) -> Results:
+        """What the folder of a finished study holds."""
+        if not (self.out / "summary.csv").exists():
+            raise InputError("out", "holds no finished study", str(self.out), "go on with it: resume()")
+        pairs = zip(self.spec.settings, settings_of(self.folder.file.study()), strict=True)
+        settings = tuple(draft.resolved(known) for draft, known in pairs)
+        history, summary = (Table.read(self.out / name) for name in ("history.csv", "summary.csv"))
+        return Results(self.out, history, summary, self.spec.name, settings)
+
+    # --- the work ------------------------------------------------------------------------------------
+
+    def _prepare(self, folder: Path | None = None) -> list[Prepared]:
+        """All settings made real and tried out: refuses what can be refused before anything is written."""
+        device, arithmetic = torch.device(resolve_device(self.spec.device)), arithmetic_of(self.spec)
+        pools, prepared = Pools(device, arithmetic.dtype), []
+        for draft in self.spec.settings:
+            try:
+                prepared.append(prepare(draft, pools, arithmetic, folder))
+                rehearse(prepared[-1], self.spec)
+            except InputError as error:
+                where = error.where or (f"setting {draft.name}" if len(self.spec.settings) > 1 else "")
+                raise error.at(where) from error.__cause__
+        return prepared
+
+    def _take_rounds(self, rounds: int | None) -> None:
+        """The rounds of the folder hold, which may have been extended before; or more, where asked for."""
+        begun = rounds_of(self.folder.file.study())
+        if len(begun) != len(self.spec.settings):
+            raise InputError("out", "holds another study", str(self.out), "choose its own folder")
+        drafts = []
+        for draft, had in zip(self.spec.settings, begun, strict=True):
+            wanted = had if rounds is None or draft.keys.get("reference") else rounds
+            if wanted < had:
+                raise InputError("--rounds", f"must be >= {had}, what the study has", rounds)
+            drafts.append(draft.with_rounds(wanted))
+        self.spec = dataclasses.replace(self.spec, settings=tuple(drafts))
+
+    def _play(self, prepared: list[Prepared], progress: Progress, *, anyway: bool = False) -> Results:
+        """Train one setting after another, and write what they come to; empties the list on the way."""
+        history, record = HistoryFile(self.out / "history.csv"), self.folder.file.record()
+        settings = tuple(one.setting for one in prepared)
+        summary: list[Row] = []
+        clients: list[Row] = []
+        with stop_at_checkpoint() as stop:
+            while prepared:
+                one = prepared.pop(0)
+                session = self._session(one, settings, record, anyway)
+                with contextlib.closing(session):
+                    session.restore(self.out / "checkpoints")
+                    (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
+                    history.cut(one.setting.name, session.round)
+                    progress.setting(session.course(), history.table.where(setting=one.setting.name))
+                    for round in session.train(self.out / "checkpoints", history, progress.recorded):
+                        progress.checkpoint(round)
+                        if stop.is_set() and (prepared or round < one.setting.rounds):
+                            raise Interrupted
+                summary += session.finish(history)
+                write_models(one, session.standings, self.out / "models")
+                clients += client_rows(one, session.standings, session.judge)
+                del session, one
+                _free()  # the next setting looks how much memory there is
+        if clients:
+            write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
+        results = Results(self.out, history.table, Table(SUMMARY, summary), self.spec.name, settings)
+        write_report(results)
+        write_text(self.out / "summary.csv", results.summary.csv())  # last: with it the study is finished
+        progress.finished()
+        return results
+
+    def _session(
+        self, prepared: Prepared, settings: tuple[Setting, ...], record: Facts, anyway: bool
+    ) -> Session:
+        """The runs of a setting before their first round, if they would repeat what was noted of them."""
+        name, known = prepared.setting.name, record.setdefault("settings", {})
+        before = known.get(name, {}).get("machine", {})  # what was found to suit the machine stays
+        spec = dataclasses.replace(self.spec, processes=self.spec.processes or before.get("processes"))
+        rows = self.spec.rows or before.get("rows") or (NO_LIMIT if before else None)
+        session = Session(prepared, Machine.of(spec, prepared), rows, self.spec.checkpoint_every)
+        facts = session.facts()
+        if name in known and not anyway:
+            noted = {"versions": record["versions"], **known[name]}
+            compare(noted, {"versions": versions(), **facts}, self.out)
+        known[name], record["versions"] = facts, versions()
+        self.folder.file.write(dump(self.spec, settings), record)
+        prepared.save_partitions(self.out)
+        return session
+
+
+def _free() -> None:
+    gc.collect()  # engines and their graphs hold each other
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def stop_at_checkpoint() -> Iterator[threading.Event]:
+    """Inside, the first Ctrl-C only sets the event; the second one is as rough as ever."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def note(*_: Any) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before)
+        print("\nStopping at the next checkpoint; press Ctrl-C again to stop at once.", flush=True)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

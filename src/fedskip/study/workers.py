@@ -1,0 +1,129 @@
+"""Processes that answer questions: on a CPU, Python's lock keeps threads from sharing small steps."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+import torch
+
+AVAILABLE = sys.platform == "linux"  # forking is not safe everywhere
+Tell = Callable[[Any], None]
+Respond = Callable[[Any], Any]  # a question's answer
+Message = tuple[Literal["told", "answer", "error"], Any]
+
+
+class ProcessEnded(RuntimeError):
+    """It was killed: by the system, say, where memory ran out."""
+
+
+class Worker:
+    """A process that answers questions, forked from this one: it starts with all that is in memory here.
+
+    It ends when this object is closed or this process ends, however that happens.
+    """
+
+    def __init__(self, prepare: Callable[[Tell], Respond]) -> None:
+        """`prepare` is called in the process and gives the function that answers a question.
+
+        It gets a function with which to tell something before the answer is found.
+        """
+        self.pipe, there = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(
+            target=_serve, args=(prepare, there, self.pipe, os.getpid()), daemon=True
+        )
+        with warnings.catch_warnings():
+            # of other threads, which only draw progress and hold nothing that is used there
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        there.close()
+
+    def ask(self, question: Any) -> None:
+        try:
+            self.pipe.send_bytes(pickle.dumps(question))
+        except ConnectionError:
+            raise self._ended() from None
+
+    def receive(self) -> Message:
+        try:
+            message: Message = pickle.loads(self.pipe.recv_bytes())
+        except (EOFError, ConnectionError):
+            raise self._ended() from None
+        return message
+
+    def _ended(self) -> ProcessEnded:
+        self._process.join()
+        return ProcessEnded(f"a training process ended with code {self._process.exitcode}")
+
+    def close(self) -> None:
+        """End the process, also in the middle of a question."""
+        self._process.kill()
+        self._process.join()
+
+
+def answers(
+    workers: Sequence[Worker], heard: Callable[[int, Any], None] | None = None
+) -> Iterator[tuple[int, Any]]:
+    """What each worker answers to its last question, as it comes; an error over there is raised here.
+
+    Workers are given by their place in the list. `heard` gets what they tell until then.
+    """
+    waiting: dict[Any, int] = {worker.pipe: index for index, worker in enumerate(workers)}
+    while waiting:
+        for pipe in wait(list(waiting)):
+            kind, what = workers[waiting[pipe]].receive()
+            if kind == "error":
+                raise what
+            if kind == "answer":
+                yield waiting.pop(pipe), what
+            elif heard is not None:
+                heard(waiting[pipe], what)
+
+
+def _serve(prepare: Callable[[Tell], Respond], there: Connection, here: Connection, parent: int) -> None:
+    here.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping is the parent's business
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed study leaves nobody behind
+    if os.getppid() != parent:
+        return
+    torch.set_num_threads(1)  # the threads of the parent's pools were not forked
+    compiler = sys.modules.get("torch._inductor.async_compile")
+    if compiler is not None:
+        compiler.AsyncCompile.pool.cache_clear()
+    respond = None
+
+    def send(*message: Any) -> None:
+        there.send_bytes(pickle.dumps(message))
+
+    while True:
+        try:
+            question = pickle.loads(there.recv_bytes())
+        except EOFError:
+            return
+        try:
+            respond = respond or prepare(partial(send, "told"))
+            send("answer", respond(question))
+        except Exception as error:
+            send("error", _portable(error))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or where it cannot travel one that says the same; with where it happened."""
+    found: Exception = error
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        found = RuntimeError(f"{type(error).__name__}: {error}")
+    found.add_note("".join(["In a training process:\n", *traceback.format_exception(error)]))
+    return found

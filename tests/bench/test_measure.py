@@ -1,0 +1,39 @@
+"""`fedskip bench` runs, and counts what a step costs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedskip.bench import contestants, measure
+from fedskip.bench.cases import CASES
+from fedskip.input.errors import InputError
+
+
+def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(contestants, "TURNS", 1)
+    monkeypatch.setitem(measure.SECONDS, "cpu", 0.05)
+    measure.measure("synthetic", rows=10, compile=False, processes=1, device="auto")
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["rows"] == 10
+    for who in ("plain", "loop", "stacked"):
+        assert found[f"{who}_steps_per_s"] > 0
+    ratio = found["stacked_steps_per_s"] / found["plain_steps_per_s"]
+    assert found["speedup"] == pytest.approx(ratio, abs=0.01)
+
+
+def test_rows_are_whole_cohorts() -> None:
+    with pytest.raises(InputError, match=r"--rows must be a multiple of 10.*got 15"):
+        measure.measure("synthetic", rows=15)
+
+
+def test_what_an_lstm_costs() -> None:
+    """Torch counts nothing of a fused one."""
+    task = contestants.setting_of(CASES["lstm"].study(10, device="cpu")).task
+    flop, batch_bytes = measure.cost_of(task)
+    lstm = task.module.get_submodule("lstm")
+    weights = sum(w.numel() for name, w in lstm.named_parameters() if name.startswith("weight"))
+    assert batch_bytes == 64 * 80 * 8
+    forward = 2 * 64 * 80 * weights  # a multiplication and an addition for each weight, sample and time step
+    assert 2.9 * forward < flop < 3.3 * forward

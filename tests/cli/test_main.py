@@ -1,0 +1,60 @@
+"""The command line as a whole."""
+
+import subprocess
+
+import pytest
+
+import fedskip
+from commands import FEDSKIP, SMALL, call
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--methods", "fedavgg"], "method is not known, got 'fedavgg' (--methods). Did you mean"),
+        (["run", "--methods", "fedprox(muu=1)"], "'muu' is not a parameter of fedprox (--methods)."),
+        (["run", "--methods", "fedavg(period=0)"], "period must be"),
+        (["run", "quickstrat"], "study is not known, got 'quickstrat'. Did you mean 'quickstart'?"),
+        (["run", "nowhere.yaml"], "study is not a file, got 'nowhere.yaml'"),
+        (["run", "--set", "locl.lr=1"], "locl is not a known key (--set locl.lr=1). Did you mean 'local'?"),
+        (["run", "--set", "lr"], "--set must be key=value, got 'lr'"),
+        (["run", "--set", "data.name=cifar1"], "data.name is not known, got 'cifar1'"),
+        (["run", "--set", "data.name=synth"], "Did you mean 'synthetic'?"),
+        (["run", "--device", "tpu"], "device must be auto, cpu, cuda or cuda:N, got 'tpu' (--device)"),
+        (["run", "--engine", "warp"], "got 'warp' (--engine)"),
+        (["run", "--device", "cpu", "--set", "streams=2"], "streams must be 0 on a CPU, got 2"),
+        (["run", "--device", "cpu", "--set", "precision=tf32"], "must be fp32 or fp64 on a CPU, got 'tf32'"),
+        (["run", "--rounds", "2", "--set", "rounds=5"], "--rounds must not be given twice, got 2. Leave out"),
+        (["run", "--set", "processes=0"], "processes must be >= 1, got 0 (--set processes=0)"),
+        (["run", "--rounds", "0"], "rounds must be >= 1, got 0 (--rounds)"),
+        (["run", "--set", "cohort=1000"], "cohort must be <= 212, the number of clients, got 1000"),
+        (["resume", "nowhere"], "holds no study"),
+        (["show", "quickstrat"], "Did you mean 'quickstart'?"),
+        (["export", "none.safetensors", "out.pt"], "must be an existing file, got 'none.safetensors'"),
+        (["export", "m.safetensors", "m.safetensors"], "OUT must be a file for torch, such as model.pt, got"),
+        (["export", "m.safetensors", "."], "OUT must be a file for torch, such as model.pt, got"),
+        (["data", "show", "cifar1"], "data.name is not known"),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_in_one_line_and_writes_nothing(tmp_path, arguments, message):
+    code, shown, said = call(*arguments)
+    assert (code, shown) == (2, "")
+    assert message in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_a_study_is_left_alone(quickstart):
+    out, _ = quickstart
+    before = (out / "study.yaml").read_bytes()
+    code, _, said = call("run", "--methods", "moon", *SMALL, "--out", out)
+    assert (code, "holds another study" in said) == (2, True)
+    code, _, said = call("run", "--methods", "fedavg, fedskip(period=2)", *SMALL, "--out", out)
+    assert (code, "holds this study, finished" in said) == (2, True)
+    assert (out / "study.yaml").read_bytes() == before
+
+
+def test_the_installed_command():
+    result = subprocess.run([FEDSKIP, "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"fedskip {fedskip.__version__}\n"

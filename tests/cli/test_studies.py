@@ -1,0 +1,153 @@
+"""`fedskip run` and `resume`: what they write, what they say, how they end."""
+
+import csv
+import shutil
+import signal
+import subprocess
+import time
+
+import torch
+import yaml
+
+from commands import FEDSKIP, SMALL, call
+from fedskip.cli.studies import chosen, overridden
+from fedskip.spec import Tree, build
+from fedskip.study.workers import ProcessEnded
+
+
+def summary(out):
+    with (out / "summary.csv").open() as file:
+        return {row["run"]: row for row in csv.DictReader(file)}
+
+
+def test_run_leaves_its_files_and_ends_in_a_table(quickstart):
+    out, shown = quickstart
+    assert {path.name for path in out.iterdir()} >= {
+        "study.yaml", "history.csv", "summary.csv", "models", "checkpoints", "partition-synthetic-0.npz",
+    }  # fmt: skip
+    assert (out / "models" / "synthetic.FedSkip-2.s0.best.safetensors").exists()
+    lines = [line.split() for line in shown.splitlines()]
+    assert lines[0] == ["quickstart", "in", str(out)]
+    assert sum(line[:2] == ["synthetic:", "round"] for line in lines) == 3  # a checkpoint after each round
+    for method in ("FedAvg", "FedSkip-2"):
+        (best,) = [line[2] for line in lines if line[:1] == [method]]
+        assert best == f"{100 * float(summary(out)[f'synthetic.{method}.s0']['best']):.2f}"
+    assert "34,554 test samples" in shown
+    assert lines[-1] == [str(out)]
+
+
+def test_references_keep_their_own_methods_and_rounds(quickstart):
+    out, _ = quickstart
+    assert set(summary(out)) == {
+        "synthetic.FedAvg.s0", "synthetic.FedSkip-2.s0", "centralised.FedAvg.s0",
+    }  # fmt: skip
+    assert summary(out)["centralised.FedAvg.s0"]["rounds"] == "50"
+    assert summary(out)["synthetic.FedAvg.s0"]["rounds"] == "3"
+
+
+def test_set_and_options_reach_the_study(quickstart):
+    study = yaml.safe_load((quickstart[0] / "study.yaml").read_text())
+    assert study["compile"] is False
+    assert [entry["local"]["max_steps"] for entry in study["settings"]] == [2, 2]
+    assert study["seeds"] == [0]
+
+
+def test_the_command_line_beats_single_settings_but_not_references():
+    study = Tree(
+        {
+            "data": "synthetic",
+            "rounds": 10,
+            "settings": [
+                {"name": "a", "rounds": 20, "partition": {"kind": "dirichlet", "beta": 0.5}},
+                {"name": "b"},
+                {"name": "c", "rounds": 30, "reference": True},
+            ],
+        }
+    )
+    over = Tree({"rounds": 5, "partition": "iid", "engine": "loop", "name": "mine"})
+    spec = build(overridden(study, over))
+    assert (spec.name, spec.engine) == ("mine", "loop")
+    assert [(s.name, s.keys["rounds"]) for s in spec.settings] == [("a", 5), ("b", 5), ("c", 30)]
+    assert [s.keys["partition"]["kind"] for s in spec.settings] == ["iid"] * 3
+    assert "beta" not in spec.settings[0].keys["partition"]
+
+
+def test_a_study_file_that_was_written_can_be_changed_and_run_again(quickstart):
+    over = Tree({"rounds": 7, "seeds": 2}, {"rounds": "--rounds"})
+    spec = build(chosen(str(quickstart[0] / "study.yaml"), over))
+    assert [(s.name, s.keys["rounds"], len(s.keys["seeds"])) for s in spec.settings] == [
+        ("synthetic", 7, 2),
+        ("centralised", 50, 2),
+    ]
+
+
+def test_another_data_set_starts_from_its_own_defaults():
+    spec = build(chosen(None, Tree({"data.name": "cifar10", "methods": "fedavg", "cohort": 2})))
+    (setting,) = spec.settings
+    assert (spec.name, setting.name, setting.keys["cohort"]) == ("cifar10", "cifar10", 2)
+    assert not setting.keys.keys() & {"rounds", "local"}  # the data set's, once it is loaded
+    own = build(chosen(None, Tree({"data": {"name": "synthetic", "min_train": 100}})))
+    assert [s.name for s in own.settings] == ["synthetic", "centralised"]  # the quickstart's own data set
+    assert build(chosen(None, Tree({"data.name": "some/where.npz"}))).name == "where"
+
+
+def test_the_default_folder_is_the_next_free_one(tmp_path):
+    (tmp_path / "runs" / "quickstart-1").mkdir(parents=True)
+    code, shown, _ = call("run", "--methods", "fedavg", *SMALL, "--set", "settings=")
+    assert code == 0
+    assert shown.startswith("quickstart in runs/quickstart-2\n")
+    assert (tmp_path / "runs" / "quickstart-2" / "summary.csv").exists()
+
+
+def test_resume_of_a_finished_study_says_so_and_shows_its_table(quickstart):
+    out, shown = quickstart
+    code, again, _ = call("resume", out)
+    assert code == 0
+    assert again.startswith(f"{out} is finished")
+    assert again.partition("\n")[2] == shown[shown.index("\nquickstart ") + 1 :]  # the same table
+
+
+def test_resume_extends_a_study_but_not_its_reference(quickstart, tmp_path):
+    out = shutil.copytree(quickstart[0], tmp_path / "longer")
+    code, shown, _ = call("resume", out, "--rounds", 5)
+    assert code == 0
+    assert "synthetic: round 4/5" in shown
+    assert "synthetic: round 3/5" not in shown
+    assert summary(out)["synthetic.FedAvg.s0"]["rounds"] == "5"
+    assert summary(out)["centralised.FedAvg.s0"]["rounds"] == "50"
+    code, _, said = call("resume", out, "--rounds", 4)
+    assert (code, said.startswith("error: --rounds must be >= 5")) == (2, True)
+
+
+def test_resume_refuses_another_machine_unless_told(quickstart, tmp_path):
+    out = shutil.copytree(quickstart[0], tmp_path / "moved")
+    text = (out / "study.yaml").read_text()
+    (out / "study.yaml").write_text(text.replace(f"torch: {torch.__version__}", "torch: 1.0"))
+    code, _, said = call("resume", out, "--rounds", 4)
+    assert (code, "versions.torch was 1.0 and is" in said) == (2, True)
+    assert call("resume", out, "--rounds", 4, "--anyway")[0] == 0
+
+
+def test_ctrl_c_stops_at_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    out = tmp_path / "long"
+    command = [FEDSKIP, "run", "--methods", "fedavg", *SMALL, "--set", "settings=", "--out", str(out)]
+    command += ["--rounds", "100000", "--set", "checkpoint_every=5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not list(out.glob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == f"Stopped at a checkpoint. Go on with: fedskip resume {out}\n"
+
+
+def test_a_lost_process_is_one_line_and_how_to_go_on(tmp_path, monkeypatch):
+    def lost(*_, **__):
+        raise ProcessEnded("a training process ended with code -9")
+
+    monkeypatch.setattr("fedskip.study.session.Session.train", lost)
+    code, _, said = call("run", "--methods", "fedavg", *SMALL, "--out", "lost")
+    assert code == 1
+    assert said.splitlines()[-1].startswith("error: a training process ended with code -9")
+    assert "fedskip resume lost" in said

@@ -1,0 +1,74 @@
+"""Files inside archives are read without unpacking, and nothing escapes."""
+
+import io
+import stat
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fedskip.data import archive
+from fedskip.input.errors import InputError
+
+
+def tar_of(path: Path, *members: tarfile.TarInfo, mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as file:
+        for member in members:
+            member.size = 3 if member.isfile() else 0
+            file.addfile(member, io.BytesIO(b"abc"))
+    return path
+
+
+def link(kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("a")
+    member.type, member.linkname = kind, "/etc/passwd"
+    return member
+
+
+def read(path: Path) -> list[tuple[str, bytes]]:
+    return list(archive.contents(path, {"a", "b"}.__contains__))
+
+
+def test_contents(tmp_path):
+    members = [tarfile.TarInfo(name) for name in ("folder/a", "folder/other", "b")]
+    assert read(tar_of(tmp_path / "t.tar.gz", *members)) == [("a", b"abc"), ("b", b"abc")]
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as file:
+        file.writestr("folder/a", "abc")
+        file.writestr("c", "no")
+    assert read(tmp_path / "z.zip") == [("a", b"abc")]
+    (tmp_path / "f/g").mkdir(parents=True)
+    (tmp_path / "f/g/b").write_bytes(b"1")
+    assert read(tmp_path / "f") == [("b", b"1")]
+
+
+@pytest.mark.parametrize("name", ["../a", "x/../../a", "/a", "C:\\a", "..\\a"])
+def test_escaping_paths_are_refused(tmp_path, name):
+    with pytest.raises(InputError, match="holds a path that leads outside"):
+        read(tar_of(tmp_path / "t.tar", tarfile.TarInfo(name), mode="w"))
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as file:
+        file.writestr(name, "abc")
+    with pytest.raises(InputError, match="holds a path that leads outside"):
+        read(tmp_path / "z.zip")
+
+
+def test_links_are_refused(tmp_path):
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
+        with pytest.raises(InputError, match="holds a link, got 'a'"):
+            read(tar_of(tmp_path / "t.tar", link(kind)))
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as file:
+        member = zipfile.ZipInfo("a")
+        member.external_attr = (stat.S_IFLNK | 0o777) << 16
+        file.writestr(member, "/etc/passwd")
+    with pytest.raises(InputError, match="holds a link"):
+        read(tmp_path / "z.zip")
+
+
+def test_cut_off_and_foreign_files(tmp_path):
+    whole = tar_of(tmp_path / "t.tar.gz", *(tarfile.TarInfo(f"f{i}") for i in range(200)))
+    (tmp_path / "cut.tar.gz").write_bytes(whole.read_bytes()[:-40])
+    with pytest.raises(InputError, match="it may be cut off"):
+        read(tmp_path / "cut.tar.gz")
+    (tmp_path / "text").write_text("abc")
+    with pytest.raises(InputError, match="neither a folder nor a complete tar or zip"):
+        read(tmp_path / "text")

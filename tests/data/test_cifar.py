@@ -1,0 +1,195 @@
+"""CIFAR from the official python files: read, checked, never executed."""
+
+import hashlib
+import importlib.util
+import os
+import pickle
+import re
+import struct
+import tarfile
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedskip.data import cifar, load, store
+from fedskip.input.errors import InputError
+from real_data import real
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSKIP_DATA", str(tmp_path / "cache"))
+
+
+def pickled(images: np.ndarray, labels: list[int], key: bytes = b"labels", code: bytes = b"u1") -> bytes:
+    """The opcodes of an official file, which Python 2 wrote: Python 3 would write others."""
+
+    def text(value: bytes) -> bytes:
+        return b"U" + bytes([len(value)]) + value
+
+    def whole(value: int) -> bytes:
+        return b"J" + struct.pack("<i", value)
+
+    new = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
+        + whole(0)
+        + b"\x85"
+        + text(b"b")
+        + b"\x87R"
+    )
+    dtype = b"cnumpy\ndtype\n" + text(code) + whole(0) + whole(1) + b"\x87R"
+    dtype += b"(" + whole(3) + text(b"|") + b"NNN" + whole(-1) + whole(-1) + whole(0) + b"tb"
+    shape = b"(" + b"".join(map(whole, images.shape)) + b"t"
+    data = b"T" + struct.pack("<i", images.nbytes) + images.tobytes()
+    array = new + b"(" + whole(1) + shape + dtype + b"\x89" + data + b"tb"
+    listed = b"](" + b"".join(map(whole, labels)) + b"e"
+    return (
+        b"\x80\x02}(" + text(b"data") + array + text(key) + listed + text(b"batch_label") + text(b"1") + b"u."
+    )
+
+
+def picture(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, 3072), dtype=np.uint8)
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """CIFAR-10 with four images in each of its six files, in an official folder."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    md5s = {}
+    for seed, name in enumerate(cifar.CIFAR10.files):
+        raw = pickled(picture(4, seed), [0, 1, 9, seed])
+        (folder / name).write_bytes(raw)
+        md5s[name] = hashlib.md5(raw).hexdigest()
+    (folder / "batches.meta").write_bytes(b"not looked at")
+    spec = replace(cifar.CIFAR10, files=md5s, train=20, test=4)
+    monkeypatch.setattr(cifar, "CIFAR10", spec)
+    entry = replace(store.ENTRIES["cifar10"], read=lambda path: cifar.read(spec, path))
+    monkeypatch.setitem(store.ENTRIES, "cifar10", entry)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["folder", "tar"])
+def test_import_and_load(small, tmp_path, form):
+    path = small
+    if form == "tar":
+        path = tmp_path / "cifar-10-python.tar.gz"
+        with tarfile.open(path, "w:gz") as file:
+            file.add(small, small.name)
+    store.import_("cifar10", path)
+    data = load("cifar10")
+    assert data.classes == 10
+    assert len(data.samples) == 24
+    train, test = data.split(3)
+    assert train.tolist() == list(range(20))
+    assert test.tolist() == [20, 21, 22, 23]
+    x, y = data.samples.take(torch.tensor([5, 23]))
+    assert x.dtype == torch.uint8
+    assert x[0].numpy().tolist() == picture(4, 1)[1].reshape(3, 32, 32).tolist()
+    assert y.tolist() == [1, 5]
+    assert data.train_transform(x, y).shape == data.test_transform(x).shape == (2, 3, 32, 32)
+
+
+def test_what_a_file_may_not_be(small):
+    (small / "data_batch_2").write_bytes(b"x")
+    with pytest.raises(
+        InputError, match=r"data_batch_2 that is not the official one: its md5 is \w{32}, not"
+    ):
+        store.import_("cifar10", small)
+    (small / "data_batch_2").unlink()
+    (small / "test_batch").unlink()
+    with pytest.raises(InputError, match=r"lacks data_batch_2, test_batch\. Give cifar-10-python.tar.gz"):
+        store.import_("cifar10", small)
+    assert not store.cache.has("cifar10")
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (pickled(picture(2)[:, :3000], [0, 1]), r"rows of 3 x 32 x 32 bytes, got \(2, 3000\)"),
+        (pickled(picture(2), [0, 1, 2]), r"one label for each of its 2 images"),
+        (pickled(picture(2), [0, 10]), r"labels 0 to 9, got 10"),
+        (pickled(picture(2), [0, -1]), r"labels 0 to 9, got -1"),
+        (pickled(picture(2), [0, 1], key=b"other"), r"lacks the arrays"),
+        (pickled(picture(2), [0, 1], code=b"O8"), r"not of plain bytes"),
+        (pickled(picture(2), [0, 1])[:1000], r"is not an official CIFAR file"),
+        (pickle.dumps([1], 2), r"holds no dict"),
+        (b"", r"is not an official CIFAR file"),
+    ],
+)
+def test_bad_content(raw, message):
+    with pytest.raises(InputError, match=message) as error:
+        cifar.images(cifar.CIFAR10, raw, "data_batch_1")
+    assert str(error.value).startswith("data_batch_1 ")
+
+
+class Evil:
+    def __init__(self, call, *args):
+        self.call = call, args
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("call", [os.system, eval, np.array, getattr, os.open])
+def test_a_malicious_pickle_is_refused_and_never_run(tmp_path, protocol, call):
+    mark = tmp_path / "ran"
+    evil = Evil(call, f"touch {mark}" if call is os.system else f"open({str(mark)!r}, 'w')")
+    raw = pickle.dumps({b"data": evil, b"labels": [0]}, protocol)
+    with pytest.raises(InputError, match=r"it wants to run \w+.*Do not trust it"):
+        cifar.unpickle(raw, "data_batch_1")
+    assert not mark.exists()
+
+
+def test_missing_from_the_cache():
+    with pytest.raises(
+        InputError, match=r"data.name is not in .* yet, got 'cifar100'\. Run `fedskip data get"
+    ):
+        load("cifar100")
+    with pytest.raises(InputError, match=r"data.fraction is not an option of 'cifar100', got 1"):
+        load("cifar100", fraction=1)
+    with pytest.raises(InputError, match=r"Did you mean 'cifar10'"):
+        load("cifar01")
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_golden(tmp_path, name):
+    script = real("unpack_cifar.py")
+    spec = importlib.util.spec_from_file_location("unpack_cifar", script)
+    unpack_cifar = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(unpack_cifar)
+    official = tmp_path / "official"
+    official.mkdir()
+    for file, raw in unpack_cifar.files(name, str(script.parent)):
+        (official / file).write_bytes(raw)
+    store.import_(name, official)  # checks the md5 of every file
+
+    started = time.perf_counter()
+    data = load(name)
+    assert time.perf_counter() - started < 2
+    samples = data.samples
+    assert samples.x.shape == (60_000, 3, 32, 32)
+    assert samples.x.nbytes + samples.y.nbytes < 0.2 * 2**30
+    train, test = data.split(0)
+    for part, size in ((train, 50_000), (test, 10_000)):
+        counts = np.bincount(samples.labels()[part], minlength=data.classes)
+        assert counts.tolist() == [size // data.classes] * data.classes
+
+    pixels = samples.x[:50_000].to(torch.float64).mean((0, 2, 3)) / 255
+    known = {"cifar10": (0.4914, 0.4822, 0.4465), "cifar100": (0.5071, 0.4865, 0.4409)}[name]
+    np.testing.assert_allclose(pixels, known, atol=1e-4)
+    shown = data.test_transform(samples.x[:50_000:10])
+    assert shown.mean().abs() < 0.02
+    assert abs(shown.std() - 1) < 0.02
+
+
+def test_official_digests():
+    for spec in (cifar.CIFAR10, cifar.CIFAR100):
+        digests = [*spec.files.values(), spec.source.digest.removeprefix("md5:")]
+        assert all(re.fullmatch("[0-9a-f]{32}", digest) for digest in digests)
+        assert spec.source.urls[0].startswith("https://")

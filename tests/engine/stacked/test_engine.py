@@ -1,0 +1,78 @@
+"""A run among many equals the run alone, and what cannot be stacked is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fedskip import rng
+from fedskip.engine import Plan, Stacked
+from fedskip.engine.arithmetic import Arithmetic
+from fedskip.federation import Run
+from fedskip.input.errors import InputError
+from fedskip.methods import FedProx, Scaffold
+from tiny import (
+    LOCAL,
+    METHODS,
+    SKIPPING,
+    assert_agree,
+    make_task,
+    named,
+    normed,
+    pool,
+    runs_of,
+    stacked_for,
+    task_of,
+    train,
+    train_together,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def crowd() -> list[Run]:
+    """Runs of all methods, trained in one batch."""
+    task = task_of("perceptron")
+    runs = runs_of(task, METHODS + SKIPPING, rounds=4)
+    train_together(stacked_for(task, runs), runs, 4)
+    return runs
+
+
+@pytest.mark.parametrize("i", range(len(METHODS + SKIPPING)), ids=named(METHODS + SKIPPING))
+def test_a_run_in_a_batch_equals_the_run_alone(crowd: list[Run], i: int) -> None:
+    """Alone it has a smaller table and only the terms that it needs."""
+    task = task_of("perceptron")
+    [alone] = runs_of(task, [(METHODS + SKIPPING)[i]], rounds=4)
+    terms, _ = alone.clients.begin(alone.server.orders(0))
+    plan = Plan(pull=terms.mu is not None, linear=terms.linear is not None, compile=False)
+    train(stacked_for(task, [alone], plan), alone, 4)
+    assert_agree([crowd[i]], [alone], rtol=1e-11, atol=1e-13)
+
+
+def test_a_term_that_was_not_planned_for_is_refused() -> None:
+    """Rather than dropped without a word."""
+    task = task_of("perceptron")
+    for method in (FedProx(), Scaffold()):
+        [run] = runs_of(task, [method])
+        with pytest.raises(ValueError, match="same kinds of terms in every round"):
+            train(stacked_for(task, [run], Plan(compile=False)), run, 1)
+
+
+def test_batchnorm_with_short_batches_is_refused() -> None:
+    task = normed(replace(LOCAL, last_batch="keep"))
+    with pytest.raises(InputError, match="cannot be 'stacked' for BatchNorm with short batches"):
+        Stacked(task, Plan(sizes=[2], compile=False))
+    tracking = nn.InstanceNorm1d(1, track_running_stats=True)
+    with rng.torch_scope("tracking"):
+        net = nn.Sequential(nn.Unflatten(1, (1, 6)), tracking, nn.Flatten(), nn.Linear(6, 3))
+    task = make_task(net, pool((6,)), replace(LOCAL, last_batch="keep"))
+    with pytest.raises(InputError, match="cannot be 'stacked' for BatchNorm with short batches"):
+        Stacked(task, Plan(sizes=[2], compile=False))
+
+
+def test_bf16_with_batch_norm_needs_streams() -> None:
+    task = replace(task_of("resnet50", dtype=torch.float32), arithmetic=Arithmetic("bf16"))
+    with pytest.raises(InputError, match=r"streams must be 1 or more for BatchNorm in bf16.*streams=4"):
+        Stacked(task, Plan(sizes=[2], compile=False))

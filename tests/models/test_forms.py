@@ -1,0 +1,79 @@
+"""K models under vmap equal K models."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedskip.models import build
+
+THIN = {"width": 4, "blocks": (1, 2), "head": False}  # a ResNet of some 5,000 parameters
+
+
+def inputs(name: str, *lead: int, steps: int = 7) -> Tensor:
+    """A batch for the model; `lead` is (B,) or (K, B)."""
+    if name == "lstm":
+        return torch.randint(80, (*lead, steps))
+    shape = {"perceptron": (60,), "cnn-femnist": (1, 28, 28)}.get(name, (3, 32, 32))
+    return torch.randn(*lead, *shape, dtype=torch.float64)
+
+
+def stacked(models: list[nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters and float buffers of K models, each (K, ...)."""
+    parameters = [dict(m.named_parameters()) for m in models]
+    buffers = [dict(m.named_buffers()) for m in models]
+    return (
+        {n: torch.stack([p[n].detach() for p in parameters]) for n in parameters[0]},
+        {n: torch.stack([b[n] for b in buffers]) for n, b in buffers[0].items() if b.is_floating_point()},
+    )
+
+
+STACKED = [
+    ("perceptron", {}),
+    ("cnn", {}),
+    ("cnn-femnist", {}),
+    ("resnet50", THIN),
+    ("lstm", {"hidden": 5}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), STACKED)
+@pytest.mark.parametrize("training", [True, False])
+def test_stacked_equals_one_by_one(name: str, options: dict[str, object], training: bool) -> None:
+    """Gradients, and for BatchNorm the running statistics, of K = 2 models on a batch each."""
+    models = [build(name, **options).double().train(training) for _ in range(2)]  # type: ignore[arg-type]
+    x, y = inputs(name, 2, 4), torch.randint(5, (2, 4))
+    parameters, buffers = stacked(models)
+    for n in buffers:  # rows differ in their statistics too
+        buffers[n] += torch.rand_like(buffers[n])
+    untouched = {n: b.clone() for n, b in buffers.items()}
+
+    template = deepcopy(models[0])
+    template = template.stackable() if hasattr(template, "stackable") else template
+    for module in template.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.num_batches_tracked = None  # its add_ would change a captured tensor: grad refuses
+
+    def loss(
+        p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        b = {n: value.clone() for n, value in b.items()}  # BatchNorm writes into what it is given
+        return F.cross_entropy(functional_call(template, {**p, **b}, (x,)), y), b
+
+    gradients, after = vmap(grad(loss, has_aux=True))(parameters, buffers, x, y)
+
+    for k, model in enumerate(models):
+        model.load_state_dict({n: b[k] for n, b in buffers.items()}, strict=False)
+        expected = torch.autograd.grad(F.cross_entropy(model(x[k]), y[k]), list(model.parameters()))
+        for (n, _), g in zip(model.named_parameters(), expected, strict=True):
+            torch.testing.assert_close(gradients[n][k], g, rtol=1e-8, atol=1e-11)
+        for n in buffers:
+            torch.testing.assert_close(after[n][k], model.get_buffer(n), rtol=1e-10, atol=1e-13)
+            assert torch.equal(after[n][k], buffers[n][k]) != training
+    assert all(torch.equal(buffers[n], untouched[n]) for n in buffers)
+    assert bool(buffers) == (name == "resnet50")

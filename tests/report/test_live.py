@@ -1,0 +1,129 @@
+"""Progress while a study works."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from fedskip.report import live
+from fedskip.report.live import Live, Pace
+from fedskip.report.progress import Course, Shown, Status
+
+
+class Work:
+    """A setting of ten rounds that tests move on."""
+
+    def __init__(self, methods=("FedAvg", "MOON"), seeds=1, at=0):
+        self.runs = [Shown(f"a.{label}.s{seed}", label, seed) for label in methods for seed in range(seeds)]
+        self.round, self.steps, self.preparing, self.diverged = at, 1000 * at, 0.0, set()
+        self.course = Course("a", self.runs, at, 10, "accuracy", (), self.status, lambda: 65.0)
+
+    def status(self):
+        rounds = {run.name: float(self.round) for run in self.runs}
+        return Status(rounds, frozenset(self.diverged), self.steps, self.preparing)
+
+    def advance(self, to):
+        self.steps += 100 * (to - self.round)
+        self.round = to
+
+
+def row(method, score, seed=0):
+    return {"run": f"a.{method}.s{seed}", "test_accuracy": score}
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """A clock that tests set."""
+    clock = SimpleNamespace(time=100.0)
+    monkeypatch.setattr(live.time, "monotonic", lambda: clock.time)
+    return clock
+
+
+def test_pace_counts_only_the_work_of_this_process(now):
+    resumed = Work(at=6)
+    pace = Pace(resumed.course)
+    assert pace.left(resumed.status(), resumed.runs) is None
+    now.time += 4
+    resumed.advance(8)
+    assert pace.left(resumed.status(), resumed.runs) == pytest.approx(4.0)  # 2 rounds took 4 s, 2 are left
+    assert pace.speed(resumed.status()) == pytest.approx(50.0)
+    resumed.diverged.add(resumed.runs[0].name)
+    assert pace.left(resumed.status(), resumed.runs[:1]) == 0.0
+
+
+def test_compiling_does_not_count(now):
+    work = Work()
+    work.preparing = 3.0
+    pace = Pace(work.course)
+    now.time += 62
+    work.preparing += 60.0
+    work.advance(2)
+    assert pace.left(work.status(), work.runs) == pytest.approx(8.0)  # 2 rounds took 2 s
+    assert pace.speed(work.status()) == pytest.approx(100.0)
+
+
+def test_plain_lines_where_there_is_no_terminal(now):
+    console = Console(file=io.StringIO(), width=80)
+    with Live(console, lambda: "demo in runs/demo-1") as progress:
+        work = Work(at=4)
+        progress.setting(work.course, [row("FedAvg", 0.4), row("MOON", 0.7), row("MOON", 0.6)])
+        now.time += 2
+        work.advance(5)
+        progress.recorded([row("FedAvg", 0.5)])
+        assert console.file.getvalue() == "demo in runs/demo-1\n"
+        progress.checkpoint(5)
+        progress.finished()
+    assert console.file.getvalue().splitlines()[1:] == [
+        "a: round 5/10  elapsed 1:05  left 0:10  best 70.00 (MOON)  50 client-steps/s"
+    ]
+
+
+def drawn(watch):
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(watch.screen(" (1 of 2)"))
+    return console.file.getvalue()
+
+
+def test_a_line_per_run_on_a_terminal(now):
+    work = Work(seeds=2)
+    watch = live.Watch(work.course, [])
+    now.time += 4
+    work.advance(4)
+    watch.note([row("FedAvg", 0.5), row("FedAvg", 0.3), row("MOON", 0.4, seed=1)])
+    work.diverged.add(work.runs[2].name)
+    text = drawn(watch)
+    first, *rows = [
+        line.replace("━", "").replace("╸", "").replace("╺", "").split() for line in text.splitlines()
+    ]
+    assert first == ["a", "(1", "of", "2)", "seed", "round", "last", "best", "left"]
+    assert rows == [
+        ["FedAvg", "0", "4/10", "30.00", "50.00", "0:06"],
+        ["FedAvg", "1", "4/10", "–", "–", "0:06"],
+        ["MOON", "0", "4/10", "–", "–", "diverged"],
+        ["MOON", "1", "4/10", "40.00", "40.00", "0:06"],
+        ["elapsed", "1:05", "left", "0:06", "100", "client-steps/s"],
+    ]
+
+
+def test_many_runs_share_a_line_per_method():
+    watch = live.Watch(Work(seeds=live.MANY).course, [row("MOON", 0.4, seed=0), row("MOON", 0.6, seed=1)])
+    assert [line.label for line in watch.lines] == ["FedAvg", "MOON"]
+    assert f"{live.MANY} seeds" in drawn(watch)
+    assert "50.00" in drawn(watch)
+
+
+def test_a_terminal_is_left_clean_when_a_study_fails():
+    terminal = {"force_terminal": True, "force_interactive": True}
+    console = Console(file=io.StringIO(), width=80, highlight=False, **terminal)
+
+    def fail():
+        with Live(console, lambda: "demo") as progress:
+            progress.setting(Work().course, [])
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    text = console.file.getvalue()
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
+    assert "a: round 0/10" in text

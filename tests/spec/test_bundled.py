@@ -1,0 +1,54 @@
+"""Studies that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedskip.input.errors import InputError
+from fedskip.spec import build, bundled, load_yaml
+from studies import STUDY, read_back
+
+
+def test_every_bundled_study_builds_and_round_trips(tmp_path: Path) -> None:
+    assert "quickstart" in bundled.names()
+    for name in bundled.names():
+        spec = build(load_yaml(bundled.path(name)))
+        assert spec.name == name
+        assert read_back(spec, tmp_path) == spec
+
+
+def test_quickstart_is_the_promised_study() -> None:
+    main, centralised = (draft.keys for draft in build(load_yaml(bundled.path("quickstart"))).settings)
+    assert [method.label for method in main["methods"]] == [
+        "FedAvg",
+        "FedProx(mu=0.001)",
+        "SCAFFOLD",
+        "MOON",
+        "FedNova",
+        "FedDyn",
+        "FedSkip-3",
+        "FedSkip-5",
+    ]
+    assert (main["rounds"], main["seeds"], "reference" in main) == (200, (0, 1, 2), False)
+    assert (centralised["partition"], centralised["cohort"]) == ({"kind": "pooled"}, 1)
+    assert centralised["reference"]
+
+
+def test_find_takes_a_name_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(STUDY)
+    (tmp_path / "mine").write_text(STUDY)
+    (tmp_path / "folder").mkdir()
+    assert bundled.find("quickstart") == bundled.path("quickstart")
+    assert bundled.find("mine.yaml") == Path("mine.yaml")
+    assert bundled.find("mine") == Path("mine")
+    for wrong, message in [
+        ("quikstart", "study is not known, got 'quikstart'. Did you mean 'quickstart'?"),
+        ("yours.yaml", "study is not a file, got 'yours.yaml'"),
+        ("folder/yours", "study is not a file, got 'folder/yours'"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            bundled.find(wrong)
+        assert message in str(caught.value)

@@ -1,0 +1,120 @@
+"""A setting as written, and resolved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+from fedskip.engine import Local
+from fedskip.input.errors import InputError
+from fedskip.methods import FedAvg, Moon
+from fedskip.spec import Draft
+from studies import DEFAULTS, dataset
+
+
+def test_a_setting_takes_what_a_notebook_user_writes() -> None:
+    made: Any = {"data": "synthetic", "methods": ["fedavg", Moon()], "seeds": 3, "model": "cnn"}
+    draft = Draft(made)
+    assert draft.keys == {
+        "name": "synthetic", "data": {"name": "synthetic"}, "methods": (FedAvg(), Moon()), "seeds": (0, 1, 2),
+        "model": {"name": "cnn"},
+    }  # fmt: skip
+
+
+def test_a_setting_is_named_after_its_data() -> None:
+    assert Draft({"data": dataset()}).name == "tiny"
+    assert Draft({"data": {"name": "my/folder/faces.npz"}}).name == "faces"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": None}, "data.name is missing"),
+        ({"data": {"path": "x"}}, "data.name is missing"),
+        ({"data": 3}, "data must be a name, a mapping or a Dataset, got 3"),
+        ({"data": {"name": 3}}, "data.name must be text, got 3"),
+        ({"partition": 3}, "partition must be a kind or a mapping, got 3"),
+        ({"model": 3}, "model must be a name, a mapping, an nn.Module"),
+        ({"data": "python:x.y"}, "data was a Python object, which a file cannot hold"),
+        ({"loss": "python:x.y"}, "loss was a Python object"),
+        ({"loss": 3}, "loss must be a name or a function, got 3"),
+        ({"name": "a/b"}, "name must start with a letter or digit and hold no slashes"),
+        ({"clients": 0}, "clients must be >= 1"),
+        ({"cohort": 0}, "cohort must be >= 1"),
+        ({"cohort": 11, "clients": 10}, "cohort must be <= 10, the number of clients, got 11"),
+        ({"cohort_policy": "random"}, "cohort_policy must be 'uniform' or 'fixed' or 'cyclic'"),
+        ({"rounds": 0}, "rounds must be >= 1"),
+        ({"rounds": "many"}, "rounds must be a whole number, got 'many'"),
+        ({"seeds": 0}, "seeds must be how many seeds or a list of different ones"),
+        ({"seeds": 10**22}, "seeds must be 10,000 or fewer, got 10000000000000000000000"),
+        ({"seeds": []}, "seeds must be how many seeds"),
+        ({"seeds": [1, 1]}, "seeds must be how many seeds"),
+        ({"seeds": [-1]}, "seeds must be how many seeds"),
+        ({"seeds": "two"}, "seeds must be how many seeds"),
+        ({"validation": 1}, "validation must be in [0, 1)"),
+        ({"eval_every": 0}, "eval_every must be >= 1"),
+        ({"reference": 1}, "reference must be true or false"),
+        ({"methods": ["fedavg", "fedavg"]}, "methods holds FedAvg twice"),
+        ({"methods": 3}, "methods must be methods or their text"),
+        ({"local": {"lrr": 1}}, "local.lrr is not a known key. Did you mean 'local.lr'?"),
+        ({"local": 3}, "local must be a mapping"),
+    ],
+)
+def test_bad_settings(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Draft({"data": "synthetic", **options})
+    assert message in str(caught.value)
+
+
+def test_what_is_left_out_comes_from_the_data_set() -> None:
+    setting = Draft({"data": "x", "methods": "fedavg"}).resolved(DEFAULTS)
+    assert setting.model == {"name": "cnn", "head": True}
+    assert setting.partition == {"kind": "dirichlet", "beta": 0.5}
+    assert (setting.clients, setting.cohort, setting.rounds) == (10, 5, 100)
+    assert setting.local == Local(lr=0.1)
+    assert Draft(vars(setting)).resolved({"cohort": 7}) == setting, "what is complete stays as it is"
+
+
+def test_what_is_written_wins_over_the_data_set() -> None:
+    made: Any = {
+        "partition": {"beta": 0.1},
+        "model": "lstm",
+        "cohort": 2,
+        "local": {"lr": 0.01, "batch": "8"},
+    }
+    setting = Draft({"data": "x", "methods": "fedavg", **made}).resolved(DEFAULTS)
+    assert setting.partition == {"kind": "dirichlet", "beta": 0.1}
+    assert setting.model == {"name": "lstm"}  # the default head was the cnn's
+    assert setting.cohort == 2
+    assert setting.local == Local(lr=0.01, batch=8)
+
+
+def test_objects_are_never_filled_in() -> None:
+    module, local = nn.Linear(2, 2), Local(lr=0.3)
+    keys = {"data": "x", "methods": "fedavg", "model": module, "local": local}
+    setting = Draft(keys).resolved(DEFAULTS)
+    assert setting.model is module
+    assert setting.local == local
+
+
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        ({}, "partition, model, cohort, rounds are missing. The data set has no default for them"),
+        ({**DEFAULTS, "partition.beta.x": 1}, "partition.beta is written twice"),
+        ({k: v for k, v in DEFAULTS.items() if k != "partition.kind"}, "partition.kind is missing"),
+        ({k: v for k, v in DEFAULTS.items() if k != "rounds"}, "rounds is missing"),
+        (
+            {**DEFAULTS, "cohrt": 1},
+            "default of the data set is not known, got 'cohrt'. Did you mean 'cohort'?",
+        ),
+        ({**DEFAULTS, "local.lrr": 1}, "local.lrr is not a known key"),
+        ({**DEFAULTS, "cohort": 11}, "cohort must be <= 10"),
+    ],
+)
+def test_a_setting_that_cannot_be_filled(defaults: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Draft({"data": "x", "methods": "fedavg"}).resolved(defaults)
+    assert message in str(caught.value)

@@ -1,0 +1,132 @@
+"""A study small enough to run in a second, and what it leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedskip import Arrays, Dataset, FedAvg, Study
+from fedskip.methods import State, Terms, Visit
+from fedskip.records.results import Table
+from fedskip.spec import StudySpec, Tree, build, dump, load_yaml
+
+METHODS = "fedavg, fedskip(period=3), scaffold, moon, feddyn, fednova(period=2)"
+
+
+def toy(clients: int = 8, size: int = 24, seed: int = 0) -> Dataset:
+    """Two classes in the plane, clients shifted against each other."""
+    rng = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(clients), size)
+    x = rng.normal(size=(len(owner), 2)) + rng.normal(size=(clients, 2))[owner]
+    y = (x[:, 0] + 0.5 * x[:, 1] > 0).astype(np.int64)
+    train = np.arange(len(owner)) % 3 > 0
+    samples = Arrays(torch.tensor(x, dtype=torch.float32), torch.tensor(y))
+    return Dataset("toy", samples, lambda seed: (np.flatnonzero(train), np.flatnonzero(~train)), 2, owner)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 4), nn.Linear(4, 2)
+
+    def features(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = torch.tanh(self.one(x))
+        return self.two(z), z
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.features(x)[0]
+
+
+def study(out: Path, **keys: object) -> Study:
+    defaults = {
+        "data": toy(), "model": Net, "partition": "natural", "cohort": 4, "local": {"batch": 4, "epochs": 1},
+        "methods": METHODS, "rounds": 7, "seeds": 2, "compile": False,
+    }  # fmt: skip
+    return Study(out, **(defaults | keys))
+
+
+def numbers(out: Path) -> list[dict[str, object]]:
+    """The history without its clock."""
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in Table.read(out / "history.csv")]
+
+
+def weights(out: Path) -> dict[str, bytes]:
+    return {
+        f"{path.name}:{name}": tensor.numpy().tobytes()
+        for path in sorted((out / "models").iterdir())
+        for name, tensor in load_file(path).items()
+    }
+
+
+def numbered() -> Dataset:
+    """Numbers in the place of classes."""
+    full = toy()
+    samples = Arrays(full.samples.x, full.samples.x.sum(1))  # type: ignore[attr-defined]
+    return Dataset("sums", samples, full.split, owner=full.owner)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(FedAvg):
+    """A method with an objective of its own."""
+
+    title: ClassVar[str] = "Halved"
+
+    def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
+        return Terms(objective=lambda module, x, y, loss: loss(module(x), y).mean() / 2)
+
+
+def written(folder: Path, text: str) -> Tree:
+    file = folder / "study.yaml"
+    file.write_text(text)
+    return load_yaml(file)
+
+
+def dataset(**defaults: Any) -> Dataset:
+    samples = Arrays(torch.zeros(4, 2), torch.zeros(4))
+    return Dataset(
+        name="tiny", samples=samples, split=lambda seed: (np.arange(3), np.arange(3, 4)), defaults=defaults
+    )
+
+
+DEFAULTS = {
+    "model.name": "cnn",
+    "model.head": True,
+    "partition.kind": "dirichlet",
+    "partition.beta": 0.5,
+    "clients": 10,
+    "cohort": 5,
+    "rounds": 100,
+    "local.lr": 0.1,
+}
+
+
+STUDY = """\
+name: demo
+engine: loop
+data: {name: synthetic, train_fraction: 0.6}
+partition: {kind: dirichlet, beta: 0.5}
+local:
+  lr: 1e-2
+  batch: 32
+methods:
+  - fedavg
+  - fedprox(mu=[0.001, 0.01])
+rounds: 20
+seeds: [3, 4]
+settings:
+  - name: base
+  - name: skewed
+    partition.beta: 0.1
+    local: {epochs: 1}
+  - {name: pooled, reference: true, partition.kind: pooled, cohort: 1, methods: "fedavg moon", rounds: 5}
+"""
+
+
+def read_back(spec: StudySpec, folder: Path) -> StudySpec:
+    return build(written(folder, dump(spec)))

@@ -1,0 +1,69 @@
+"""What is measured of a run, and which models are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+from fedskip import FedAvg, FedProx, Scaffold
+from studies import numbered, study
+
+
+def test_summary_numbers(tmp_path: Path) -> None:
+    results = study(tmp_path / "out", methods="fedavg", rounds=20, seeds=1).run()
+    accuracy = results.history.column("test_accuracy")
+    row = results.summary[0]
+    assert row["last"] == accuracy[-1]
+    assert row["best"] == max(accuracy)
+    assert row["best_round"] == accuracy.index(max(accuracy)) + 1
+    assert row["mean_tail"] == pytest.approx(np.mean(accuracy[-2:]))  # rounds 19 and 20 of 20
+    assert row["full_test"] == pytest.approx(accuracy[-1])
+
+
+def test_divergence_is_contained(tmp_path: Path) -> None:
+    calm = study(tmp_path / "calm", methods=[FedAvg()], seeds=1, engine="loop").run()
+    wild = study(
+        tmp_path / "wild", methods=[FedAvg(), FedProx(mu=1e30), Scaffold()], seeds=1, engine="loop"
+    ).run()
+    lost = wild.summary.where(run="toy.FedProx(mu=1e+30).s0")[0]
+    assert lost["diverged"] is True
+    rows = wild.history.where(run="toy.FedProx(mu=1e+30).s0")
+    assert all(np.isfinite(rows.column("train_loss")))
+    same = ("round", "test_accuracy", "train_loss", "drift_mean")
+    for a, b in zip(calm.history, wild.history.where(method="FedAvg"), strict=True):
+        assert all(a[k] == b[k] for k in same)
+    assert wild.summary.where(method="SCAFFOLD")[0]["diverged"] is False
+    assert lost["rounds"] == (rows[-1]["round"] if len(rows) else 0)
+    (tmp_path / "wild" / "summary.csv").rename(tmp_path / "summary.csv")
+    study(
+        tmp_path / "wild", methods=[FedAvg(), FedProx(mu=1e30), Scaffold()], seeds=1, engine="loop"
+    ).resume()
+    assert (tmp_path / "wild" / "summary.csv").read_text() == (tmp_path / "summary.csv").read_text()
+
+
+def test_a_metric_may_be_undefined(tmp_path: Path) -> None:
+    """The best is the best of what there is, as in the model that is kept of it."""
+    calls = iter(range(99))
+
+    def now_and_then(output: Tensor, target: Tensor) -> Tensor:
+        right = (output.max(1).indices == target).float()
+        return right * float("nan") if next(calls) < 4 else right
+
+    results = study(
+        tmp_path / "s", metric=now_and_then, methods="fedavg", seeds=1, rounds=6, engine="loop"
+    ).run()
+    scores = results.history.column("test_accuracy")
+    assert np.isnan(scores[0])
+    assert results.summary[0]["best"] == max(score for score in scores if not np.isnan(score))
+
+
+def test_a_model_with_one_number_for_a_sample(tmp_path: Path) -> None:
+    data = numbered()
+    model = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
+    keys = {"loss": "squared_error", "metric": "minus_squared_error"}
+    results = study(tmp_path / "s", data=data, model=model, methods="fedavg", seeds=1, **keys).run()
+    scores = results.history.column("test_accuracy")
+    assert scores[-1] > scores[0]

@@ -1,0 +1,48 @@
+"""What shapes the arithmetic is resolved once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedskip import FedAvg, InputError
+from fedskip.bench.cases import CASES
+from fedskip.bench.contestants import setting_of
+from fedskip.records.provenance import StudyFile
+from fedskip.spec import Tree, build
+from fedskip.study.machine import Machine
+from studies import Halved, study
+
+
+def test_without_a_compiler_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = CASES["synthetic"].study(10, device="cpu")
+    spec, prepared = build(Tree(keys)), setting_of(keys)
+    for found in (False, True):
+        monkeypatch.setattr("fedskip.study.machine.has_compiler", lambda found=found: found)
+        assert Machine.of(spec, prepared).compile == found
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "no C++ compiler" in caplog.text
+
+
+def test_auto_takes_the_loop_for_an_objective_of_its_own(tmp_path: Path) -> None:
+    """Though the model's benchmark was won by the stacked engine."""
+    keys = {"data": "synthetic", "model": "perceptron", "cohort": 2, "local": {"max_steps": 1}, "seeds": 1}
+    for methods, engine in (("fedavg", "stacked"), ([FedAvg(), Halved()], "loop")):
+        out = tmp_path / engine
+        study(out, partition=None, methods=methods, rounds=1, **keys).run()
+        assert StudyFile(out).record()["settings"]["synthetic"]["machine"]["engine"] == engine
+
+
+def test_threads_share_one_process(tmp_path: Path) -> None:
+    """Those of OpenMP do not survive a fork, and a process that waits for them waits for ever."""
+    study(tmp_path / "s", engine="stacked", threads=2, rounds=2).run()
+    [machine] = [s["machine"] for s in StudyFile(tmp_path / "s").record()["settings"].values()]
+    assert (machine["threads"], machine["processes"]) == (2, 1)
+    with pytest.raises(
+        InputError, match=r"threads must be 1 with several processes, got 2\. Set processes=1"
+    ):
+        study(tmp_path / "t", engine="stacked", threads=2, processes=2).run()
+    assert not (tmp_path / "t").exists()

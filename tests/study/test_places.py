@@ -1,0 +1,110 @@
+"""Groups of runs in several processes: the same results, the same rows, nobody left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from fedskip import Study
+from fedskip.records.results import Row
+from fedskip.report.progress import Course, Progress
+from fedskip.study.workers import AVAILABLE, Worker
+from studies import numbers, study
+
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no safe fork on this system")
+
+
+def models(out: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {file.name: load_file(file) for file in sorted((out / "models").iterdir())}
+
+
+def bits(out: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted((out / "models").iterdir())}
+
+
+def test_progress_moves_between_checkpoints(tmp_path: Path) -> None:
+    class Watching(Progress):
+        def setting(self, course: Course, rows: Iterable[Row]) -> None:
+            self.course, self.steps, self.rounds = course, [0], [0.0]
+
+        def recorded(self, rows: list[Row]) -> None:
+            status = self.course.status()
+            self.steps.append(status.steps)
+            self.rounds.append(max(status.rounds.values()))
+
+        def checkpoint(self, round: int) -> None:
+            self.at_checkpoint = len(self.steps), self.course.status().steps
+
+    watching = Watching()
+    made = study(tmp_path / "apart", engine="stacked", processes=2, rounds=6, checkpoint_every=6)
+    made.run(watching)
+    told, steps = watching.at_checkpoint
+    assert told > 6
+    assert watching.steps == sorted(watching.steps)
+    assert 0 < watching.steps[2] < steps
+    assert watching.rounds == sorted(watching.rounds)
+    assert any(0 < done < 6 for done in watching.rounds)
+    alone = Watching()
+    study(tmp_path / "alone", engine="stacked", processes=1, rounds=6, checkpoint_every=6).run(alone)
+    assert alone.at_checkpoint[1] == steps
+    for course in (watching.course, alone.course):
+        assert 0 < course.status().preparing < course.seconds(), "tracing is not held against the pace"
+
+
+def test_results_agree_and_bits_repeat(tmp_path: Path) -> None:
+    for name, processes in (("one", 1), ("three", 3), ("again", 3), ("many", 99)):
+        study(tmp_path / name, engine="stacked", processes=processes).run()
+    assert bits(tmp_path / "three") == bits(tmp_path / "again")
+    assert numbers(tmp_path / "three") == numbers(tmp_path / "again")
+    one = models(tmp_path / "one")
+    for name in ("three", "many"):
+        for file, tensors in models(tmp_path / name).items():
+            for key, tensor in tensors.items():
+                torch.testing.assert_close(tensor, one[file][key], rtol=1e-3, atol=1e-5)
+
+
+def test_resume_keeps_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shapes the bits, so a machine with more cores goes on with the old one."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    study(tmp_path / "whole", engine="stacked", checkpoint_every=2, rounds=6).run()
+    study(tmp_path / "parts", engine="stacked", checkpoint_every=2, rounds=4).run()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    begun = study(tmp_path / "parts", engine="stacked", checkpoint_every=2, rounds=4)
+    begun.resume(rounds=6)
+    record = yaml.safe_load((tmp_path / "parts" / "study.yaml").read_text())["record"]
+    [setting] = record["settings"].values()
+    assert setting["machine"]["processes"] == 2
+    assert len(setting["machine"]["sizes"]) == 2
+    assert bits(tmp_path / "whole") == bits(tmp_path / "parts")
+
+
+def test_nobody_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a study fails here, its processes end, and the folder is free."""
+    held: list[int] = []
+    made = Worker.__init__
+
+    def noted(self: Worker, prepare: Any) -> None:
+        made(self, prepare)
+        held.append(self._process.pid or 0)
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Worker, "__init__", noted)
+    monkeypatch.setattr("fedskip.study.session.save_checkpoint", fail)
+    broken = study(tmp_path / "out", engine="stacked", processes=2)
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    assert len(held) == 2
+    for pid in held:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    monkeypatch.undo()
+    assert Study(tmp_path / "out", spec=broken.spec).resume().summary

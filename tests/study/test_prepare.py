@@ -1,0 +1,91 @@
+"""A setting made real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedskip import Arrays, Dataset, InputError
+from fedskip.records.provenance import StudyFile
+from studies import Net, study, toy
+
+
+def test_nan_in_the_data(tmp_path: Path) -> None:
+    data = toy()
+    data.samples.x[5, 1] = float("nan")
+    with pytest.raises(InputError, match=r"data\.x must be finite; sample 5"):
+        study(tmp_path / "out", data=data).run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_small_clients(tmp_path: Path) -> None:
+    data = toy()
+    results = study(
+        tmp_path / "a", data=data, local={"batch": 12, "epochs": 1, "last_batch": "keep"}, seeds=1
+    ).run()
+    assert len(results.summary) == 6
+    short = study(
+        tmp_path / "b", data=data, local={"batch": 64, "small_clients": "short"}, seeds=1, rounds=2
+    ).run()
+    assert len(short.summary) == 6
+    with pytest.raises(InputError, match="cohort must be <= 0"):
+        study(tmp_path / "c", data=data, local={"batch": 64, "small_clients": "drop"}).run()
+
+
+def test_pretrained_init(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    from_file = study(
+        tmp_path / "a", init=str(tmp_path / "net.pt"), methods="fedavg", rounds=2, seeds=1
+    ).run()
+    from_module = study(tmp_path / "b", model=net, methods="fedavg", rounds=2, seeds=1).run()
+    assert from_file.history.column("train_loss") == from_module.history.column("train_loss")
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
+    with pytest.raises(InputError, match=r"init lacks 'one\.bias'"):
+        study(tmp_path / "c", init=str(tmp_path / "other.pt")).run()
+    with pytest.raises(InputError, match=r"init must be an existing file, got 'none\.pt'"):
+        study(tmp_path / "c", init="none.pt").run()
+
+
+def test_a_user_s_own_module_is_left_alone(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+    study(tmp_path / "s", model=lambda: net, methods="fedavg", rounds=1, precision="fp64").run()
+    assert next(net.parameters()).dtype == torch.float32
+    assert type(net[1]) is nn.Dropout
+
+
+def test_samples_may_have_a_number_of_their_own(tmp_path: Path) -> None:
+    full = toy()
+    samples = Arrays(full.samples.x, full.samples.y)  # type: ignore[attr-defined]
+    object.__setattr__(samples, "mean", samples.x.mean())
+    made = study(tmp_path / "s", data=replace(full, samples=samples), methods="fedavg", rounds=1)
+    made.run()
+    [facts] = StudyFile(made.out).record()["settings"].values()
+    assert set(facts["data"]) == {"x", "y", "mean"}
+
+
+@pytest.mark.parametrize(
+    ("token", "said"), [(90, "got 90. Set model.vocabulary=91"), (-1, "got -1. Number the tokens from 0 on")]
+)
+def test_tokens_without_an_embedding_are_refused(token: int, said: str, tmp_path: Path) -> None:
+    x = torch.zeros(20, 5, dtype=torch.int64)
+    x[17, 3] = token
+    halves = np.arange(15), np.arange(15, 20)
+    text = Dataset("text", Arrays(x, torch.arange(20) % 80), lambda seed: halves, 80)
+    keys = {"data": text, "model": "lstm", "partition": "iid", "clients": 2, "cohort": 2}
+    with pytest.raises(InputError, match=f"data.x must have tokens from 0 to 79, {said}"):
+        study(tmp_path / "s", **keys).run()
+
+
+def test_client_accuracy_needs_test_samples_of_clients(tmp_path: Path) -> None:
+    full = toy()
+    nobody = np.where(np.arange(len(full.samples)) % 3 > 0, full.owner, -1)
+    data = Dataset("toy", full.samples, full.split, 2, nobody)
+    with pytest.raises(InputError, match="client_accuracy cannot be had for 'toy'"):
+        study(tmp_path / "s", data=data, client_accuracy=True).run()

@@ -1,0 +1,162 @@
+"""What does not fit is refused before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedskip import Arrays, Dataset, FedAvg, InputError
+from fedskip.methods.base import State
+from studies import Halved, numbered, study, toy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Careless(FedAvg):
+    """A merge that gives the model alone."""
+
+    title: ClassVar[str] = "Careless"
+
+    def merge(self, server: State, x: Tensor, w: Tensor, p: Tensor, a: Tensor) -> Any:
+        return p @ w
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absent(FedAvg):
+    """Declares a row that it never gives."""
+
+    title: ClassVar[str] = "Absent"
+    remembers: ClassVar[dict[str, Any]] = {"h": "trainable"}
+
+
+class Stubborn(nn.Linear):
+    """Cannot be stacked: it looks at its numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2.0 if x.sum() > 0 else 1.0)
+
+
+class Forgetful(nn.Module):
+    """Assigns to its buffer, where BatchNorm writes in place: a stack would lose it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        output: Tensor = self.linear(x - self.mean)
+        return output
+
+
+def labelled(label: int) -> Dataset:
+    """With one wrong label, which is not among the first samples."""
+    full = toy()
+    y = full.samples.y.clone()  # type: ignore[attr-defined]
+    y[100] = label
+    return replace(full, samples=Arrays(full.samples.x, y))  # type: ignore[attr-defined]
+
+
+class Pair(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
+NORMED = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+STACKED = {"methods": "fedavg", "engine": "stacked"}
+
+
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "inputs": (
+        {"model": nn.Linear(3, 2), "methods": "fedavg"},
+        r"model cannot take the samples of 'toy', .* shape \(2,\), got 'Linear'\. Torch says: mat1 and mat2",
+    ),
+    "outputs": (
+        {"model": nn.Linear(2, 1), "methods": "fedavg"},
+        r"model must give a score for each of the 2 classes of 'toy', got 'Linear'\. .* gives \(1,\)",
+    ),
+    "class": (
+        {"model": nn.Linear, "methods": "fedavg"},
+        r"model cannot be made \(missing a required argument: 'in_features'\), got 'Linear'\. Give an",
+    ),
+    "maker": (
+        {"model": lambda: 5},
+        "model must be an nn.Module, got 'int'. Give an nn.Module",
+    ),
+    "features": ({"model": nn.Linear(2, 2)}, r"model must have a method features\(x\)"),
+    "loss": ({"loss": torch.nn.functional.cross_entropy}, "loss must give one number per sample"),
+    "metric": ({"metric": lambda output, target: output.mean()}, "metric must give one number per sample"),
+    "numpy": (
+        {"metric": lambda output, target: output[:, 0].numpy()},
+        "metric must give one .* got 'ndarray'",
+    ),
+    "tuple": (
+        {"model": Pair, "methods": "fedavg"},
+        "model must give a tensor, got 'tuple'. Return the scores",
+    ),
+    "spread": (
+        {"data": numbered(), "model": nn.Linear(2, 1), "methods": "fedavg", "metric": "minus_squared_error"}
+        | {"loss": lambda output, target: (output - target).square().mean(1)},
+        r"loss must give every sample a number that does not .* Compare the shapes \(2, 1\) of the model",
+    ),
+    "target": ({"loss": "binary_cross_entropy"}, r"loss cannot compare the \(2, 2\) of the model and \(2,\)"),
+    "memory": (
+        {"methods": [Absent()]},
+        r"methods holds Absent, whose end must give \['h'\] to remember, got \[\]",
+    ),
+    "merge": ({"methods": [Careless()]}, "methods holds Careless, whose merge gives no Merged"),
+    "labels": (
+        {"data": labelled(7)},
+        r"data.y must hold classes from 0 to 1, for which the model has scores, got 7",
+    ),
+    "ignored": ({"data": labelled(-100)}, "data.y must hold classes from 0 to 1, .* got -100"),
+    "accuracy": (
+        {"model": nn.Linear(2, 1), "methods": "fedavg", "loss": "squared_error"},
+        r"metric cannot be accuracy.* gives \(1,\) for a sample'\. Set metric=minus_squared_error",
+    ),
+    "lonely": (
+        {"model": NORMED, "methods": "fedavg", "local": {"batch": 5, "last_batch": "keep"}},
+        "local.batch leaves a batch of one sample, .* got 5. Torch says: Expected more than 1 value",
+    ),
+    "validation": ({"validation": 0.001}, "validation must leave something on both sides of 128 training"),
+    "method": (STACKED | {"methods": [Halved()]}, "cannot be 'stacked' for a method with its own objective"),
+    "short": (
+        STACKED | {"model": NORMED, "local": {"batch": 6, "last_batch": "keep"}},
+        "cannot be 'stacked' for BatchNorm with short batches",
+    ),
+    "state": (
+        STACKED | {"model": Forgetful},
+        "cannot be 'stacked' for this model, got 'Forgetful'. 'mean' comes out differently than in the loop",
+    ),
+    "vmap": (
+        STACKED | {"model": Stubborn(2, 2)},
+        "engine cannot be 'stacked' for this model, loss and metric.*data-dependent control flow",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, case: str) -> None:
+    keys, message = UNFIT[case]
+    with pytest.raises(InputError, match=message):
+        study(tmp_path / "s", **keys).run()
+    assert not (tmp_path / "s").exists()
+
+
+def test_numbers_are_no_classes(tmp_path: Path) -> None:
+    full = toy()
+    samples = Arrays(full.samples.x, full.samples.y + 0.5)  # type: ignore[attr-defined]
+    numbers = Dataset("toy", samples, full.split, owner=full.owner)
+    with pytest.raises(InputError, match="loss cannot be cross_entropy: 'toy' has no classes"):
+        study(tmp_path / "s", data=numbers).run()

@@ -1,0 +1,345 @@
+"""A study leaves the files it promises and resumes exactly."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedskip import Arrays, Dataset, FedAvg, FedDyn, FedProx, InputError, Moon, Scaffold, Study
+from fedskip.records.checkpoint import found
+from fedskip.records.history import HISTORY, SUMMARY
+from fedskip.records.results import Row, Table
+from fedskip.report.progress import Progress
+from fedskip.spec import dump
+from fedskip.study import Interrupted
+from fedskip.study.places import Here, Seen
+from studies import Net, numbers, study, toy, weights
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_files(tmp_path: Path, engine: str) -> None:
+    results = study(tmp_path / "out", engine=engine).run()
+    assert tuple(results.history.columns) == HISTORY
+    assert tuple(results.summary.columns) == SUMMARY
+    assert len(results.summary) == 12
+    skip = results.history.where(run="toy.FedSkip-3.s0")
+    assert skip.column("round") == [3, 6]
+    assert skip.column("merges") == [1, 2]
+    assert results.history.where(run="toy.FedAvg.s1").column("round") == list(range(1, 8))
+    row = results.summary.where(run="toy.FedSkip-3.s0")[0]
+    assert row["final"] is not None  # round 7 belongs to no whole period
+    assert results.summary.where(run="toy.FedAvg.s0")[0]["final"] is None
+    assert row["bytes_total"] == 2 * 7 * 4 * 22 * 4  # both ways, rounds, slots, parameters, bytes
+    scaffold = results.summary.where(run="toy.SCAFFOLD.s0")[0]
+    assert scaffold["bytes_total"] == 2 * 2 * 7 * 4 * 22 * 4
+    names = {path.name for path in (tmp_path / "out" / "models").iterdir()}
+    assert {"toy.FedAvg.s0.last.safetensors", "toy.FedAvg.s0.best.safetensors"} <= names
+    assert "toy.FedSkip-3.s0.final.safetensors" in names
+    record = yaml.safe_load((tmp_path / "out" / "study.yaml").read_text())["record"]
+    assert record["settings"]["toy"]["machine"]["engine"] == engine
+    assert record["settings"]["toy"]["divisions"][0]["clients"] == 8
+    assert (tmp_path / "out" / "partition-toy-0.npz").exists()
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_resume_in_the_middle_is_exact(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    study(whole, engine=engine, checkpoint_every=2, processes=1).run()
+    advance = Here.advance
+
+    def breaks(self: Here, until: int, seen: Seen) -> Iterator[list[Row]]:
+        if until == 6:
+            raise KeyboardInterrupt
+        return advance(self, until, seen)
+
+    monkeypatch.setattr(Here, "advance", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        study(broken, engine=engine, checkpoint_every=2, processes=1).run()
+    monkeypatch.undo()
+    assert [round for round, _ in found(broken / "checkpoints", "toy")] == [2, 4]
+    with (broken / "history.csv").open("a") as file:
+        file.write("toy,toy.Fed")  # a line cut short by the kill
+    study(broken, engine=engine, checkpoint_every=2, processes=1).resume()
+    assert numbers(whole) == numbers(broken)
+    assert weights(whole) == weights(broken)
+    assert (whole / "summary.csv").read_text() == (broken / "summary.csv").read_text()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from studies import study
+made = study(Path(sys.argv[1]), engine={engine!r}, rounds=40, checkpoint_every=3)
+made.resume() if (made.out / "study.yaml").exists() else made.run()
+"""
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_killed_at_random_moments(tmp_path: Path, engine: str) -> None:
+    """SIGKILL, three times over, then to the end: the same numbers and the same bits."""
+    code = SCRIPT.format(tests=str(Path(__file__).parents[1]), engine=engine)
+    study(tmp_path / "whole", engine=engine, rounds=40, checkpoint_every=3).run()
+    moments, out = random.Random(engine), tmp_path / "killed"
+    kills = 0
+    for _ in range(3):
+        before = found(out / "checkpoints", "toy")
+        process = subprocess.Popen([sys.executable, "-c", code, str(out)], stderr=subprocess.PIPE)
+        while process.poll() is None and found(out / "checkpoints", "toy") == before:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0.0, 0.2))
+        kills += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    subprocess.run([sys.executable, "-c", code, str(out)], check=True)
+    assert kills >= 2, "of three, also on a fast machine"
+    assert numbers(tmp_path / "whole") == numbers(out)
+    assert weights(tmp_path / "whole") == weights(out)
+
+
+def test_resume_without_a_checkpoint_starts_at_round_0(tmp_path: Path) -> None:
+    whole, early = study(tmp_path / "whole", rounds=3), study(tmp_path / "early", rounds=3)
+    whole.run()
+    settings = [one.setting for one in early._prepare()]
+    early.folder.file.write(dump(early.spec, settings), {})
+    early.resume()
+    assert numbers(whole.out) == numbers(early.out)
+
+
+def test_extension(tmp_path: Path) -> None:
+    short, long = study(tmp_path / "short", rounds=4), study(tmp_path / "long", rounds=8)
+    short.run()
+    assert short.is_finished()
+    short.resume(rounds=8)
+    long.run()
+    assert numbers(short.out)[-1]["round"] == 8
+    for row, other in zip(
+        sorted(numbers(short.out), key=lambda r: (r["run"], r["round"])),
+        sorted(numbers(long.out), key=lambda r: (r["run"], r["round"])),
+        strict=True,
+    ):
+        assert row == other
+    with pytest.raises(InputError, match="--rounds must be >= 8"):
+        short.resume(rounds=5)
+
+
+def test_interrupt_stops_at_a_checkpoint(tmp_path: Path) -> None:
+    class Presses(Progress):
+        """Presses Ctrl-C once, in the middle of the first stretch."""
+
+        def recorded(self, rows: object) -> None:
+            if not pressed:
+                pressed.append(True)
+                signal.raise_signal(signal.SIGINT)
+
+    pressed: list[bool] = []
+    made = study(tmp_path / "out", checkpoint_every=2)
+    with pytest.raises(Interrupted):
+        made.run(Presses())
+    assert found(made.out / "checkpoints", "toy")[-1][0] == 2
+    made.resume()
+    study(tmp_path / "whole", checkpoint_every=2).run()
+    assert numbers(made.out) == numbers(tmp_path / "whole")
+
+
+def test_refuses_a_changed_machine(tmp_path: Path) -> None:
+    made = study(tmp_path / "out", rounds=2)
+    made.run()
+    file = made.out / "study.yaml"
+    file.write_text(file.read_text().replace(f"torch: {torch.__version__}", "torch: 1.0.0"))
+    with pytest.raises(InputError, match=r"torch was '1\.0\.0'.*--anyway"):
+        study(tmp_path / "out", rounds=2).resume(rounds=3)
+    study(tmp_path / "out", rounds=2).resume(rounds=3, anyway=True)
+
+
+def test_corrupt_checkpoint(tmp_path: Path) -> None:
+    made = study(tmp_path / "out", rounds=4, checkpoint_every=2)
+    made.run()
+    _, path = found(made.out / "checkpoints", "toy")[-1]
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"checkpoint is damaged.*Delete it"):
+        study(tmp_path / "out", rounds=4, checkpoint_every=2).resume(rounds=6)
+    assert path.read_bytes() == bytes(content)
+    path.unlink()  # as it says
+    study(tmp_path / "out", rounds=4, checkpoint_every=2).resume()
+
+
+def test_a_study_of_which_nothing_is_left_ends_in_order(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = study(
+            tmp_path / "out", methods=[FedProx(mu=1e30)], local={"batch": 4, "epochs": 1, "lr": 1e30}, seeds=1
+        ).run()
+    [lost] = results.summary
+    assert lost["diverged"] is True
+    assert not len(results.history)
+
+
+def test_settings_validation_and_extras(tmp_path: Path) -> None:
+    results = study(
+        tmp_path / "out", methods=[FedAvg(), FedDyn()], rounds=6, eval_every=3, validation=0.25,
+        slot_accuracy=True, client_accuracy=True, seeds=1,
+        settings=[{"name": "one"}, {"name": "two", "cohort": 2}],
+    ).run()  # fmt: skip
+    assert {row["setting"] for row in results.summary} == {"one", "two"}
+    rows = results.history.where(run="one.FedDyn.s0")
+    assert rows.column("round") == [3, 6]
+    assert all(row["val_accuracy"] is not None and row["slot_accuracy"] is not None for row in rows)
+    assert all(row["x_broadcast_accuracy"] is not None for row in rows)
+    assert results.summary[0]["best_val"] is not None
+    clients = Table.read(tmp_path / "out" / "clients.csv")
+    assert len(clients) == 2 * 2 * 8
+
+
+def test_local_and_cross_training(tmp_path: Path) -> None:
+    """The last round counts, although it is no multiple of `eval_every`."""
+    results = study(
+        tmp_path / "out", methods=[FedAvg(period="never")], rounds=5, eval_every=2, seeds=1,
+        settings=[
+            {"name": "local", "cohort": 8, "cohort_policy": "fixed"},
+            {"name": "cross", "cohort": 1, "cohort_policy": "cyclic"},
+        ],
+    ).run()  # fmt: skip
+    for name in ("local", "cross"):
+        rows = results.history.where(setting=name)
+        assert rows.column("round") == [2, 4, 5]
+        assert rows.column("merges") == [0, 0, 0]
+        assert results.summary.where(setting=name)[0]["final"] is None
+    assert len(list((tmp_path / "out" / "models").glob("local*.slot*.last.safetensors"))) == 8
+
+
+def test_paired_randomness(tmp_path: Path) -> None:
+    """All methods of a seed start from the same model and see the same cohorts and batches."""
+    results = study(tmp_path / "out", methods=[FedAvg(), FedProx(mu=0.0), Moon(mu=0.0)], engine="loop").run()
+    for seed in (0, 1):
+        rows = [results.history.where(seed=seed, round=r).column("train_loss") for r in range(1, 8)]
+        assert all(len(set(losses)) == 1 for losses in rows)
+    first = results.history.where(round=1)
+    assert first.where(seed=0)[0]["train_loss"] != first.where(seed=1)[0]["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"cohort": 9}, "cohort must be <= 8"),
+        ({"local": {"batch": 64}}, r"local\.batch must fit every client; client 0 has 16.*small_clients"),
+        ({"methods": "fedavgg"}, "Did you mean 'fedavg'"),
+        ({"methods": "fedprox(mv=1)"}, "mu"),
+        ({"methods": "fedskip(period=0)"}, "period"),
+        ({"methods": "fedskip"}, "period"),
+        ({"device": "tpu"}, "device must be"),
+        ({"precision": "bf16"}, "precision must be fp32 or fp64"),
+        ({"local": {"optimizer": "adam"}}, "optimizer"),
+        ({"partition": {"kind": "dirichlett"}}, "Did you mean 'dirichlet'"),
+        ({"partition": {"kind": "dirichlet", "beta": -1}, "clients": 4}, r"partition\.beta"),
+        ({"loss": "cross_entropie"}, "Did you mean 'cross_entropy'"),
+        ({"init": "nowhere.safetensors"}, "existing file"),
+        ({"loss": lambda out, y: out.mean()}, "one number per sample"),
+        ({"model": nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None))}, "momentum=0.1"),
+        ({"model": nn.Linear(2, 2), "methods": "moon"}, r"features\(x\)"),
+    ],
+)  # fmt: skip
+def test_bad_input(tmp_path: Path, keys: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        study(tmp_path / "out", **keys).run()
+
+
+def test_many_tiny_clients_start_fast(tmp_path: Path) -> None:
+    """100,000 clients: no row for a client that nobody has visited."""
+    n = 100_000
+    x = torch.randn(3 * n + 100, 2, generator=torch.Generator().manual_seed(0))
+    owner = np.concatenate([np.repeat(np.arange(n), 3), np.full(100, -1)])
+    halves = np.flatnonzero(owner >= 0), np.flatnonzero(owner < 0)
+    data = Dataset("many", Arrays(x, (x[:, 0] > 0).long()), lambda seed: halves, 2, owner)
+    made = study(
+        tmp_path / "out", data=data, methods=[Scaffold()], rounds=2, seeds=1, local={"batch": 3, "epochs": 1}
+    )
+    made.run()
+    state = load_file(found(made.out / "checkpoints", "many")[-1][1])
+    assert 4 <= len(state["many.SCAFFOLD.s0/memory.c"]) <= 8
+
+
+def test_the_last_setting_is_tried_before_the_first_is_trained(tmp_path: Path) -> None:
+    settings = [{"name": "one"}, {"name": "two", "model": nn.Linear(3, 2)}]
+    with pytest.raises(InputError, match=r"model cannot take .*\(setting two\)"):
+        study(tmp_path / "s", settings=settings, methods="fedavg").run()
+    assert not (tmp_path / "s").exists()
+
+
+def test_each_study_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = {"data": toy(), "model": Net, "partition": "natural", "cohort": 4, "methods": "fedavg"}
+    one, other = (Study(**keys, name="s", rounds=1, local={"batch": 4, "lr": lr}) for lr in (0.1, 0.2))
+    assert [one.run().out, other.run().out] == [Path("runs/s-1"), Path("runs/s-2")]
+    assert one.is_finished()
+
+
+def test_a_refused_extension_loses_nothing(tmp_path: Path) -> None:
+    study(tmp_path / "s", rounds=2).run()
+    file = tmp_path / "s" / "study.yaml"
+    file.write_text(file.read_text().replace(f"torch: {torch.__version__}", "torch: 1.0"))
+    before = (tmp_path / "s" / "summary.csv").read_bytes()
+    with pytest.raises(InputError, match=r"would not repeat the same numbers: versions.torch"):
+        study(tmp_path / "s", rounds=2).resume(rounds=4)
+    assert (tmp_path / "s" / "summary.csv").read_bytes() == before
+    begun = study(tmp_path / "t", rounds=2)
+    with pytest.raises(InputError, match="out holds no finished study"):
+        begun.results()
+
+
+def test_resume_refuses_other_data_and_another_model(tmp_path: Path) -> None:
+    study(tmp_path / "s", rounds=2).run()
+    other = toy(seed=1)
+    with pytest.raises(InputError, match=r"would not repeat the same numbers: data.x was"):
+        study(tmp_path / "s", rounds=2, data=other).resume(rounds=4)
+    fewer = toy(clients=4)
+    with pytest.raises(InputError, match=r"data does not hold the samples of .*partition-toy-0"):
+        study(tmp_path / "s", rounds=2, data=fewer).resume(rounds=4)
+
+    class Net(nn.Module):  # another one of the same name
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(2, 2)
+
+        def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            z = self.one(x)
+            return z, z
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.features(x)[0]
+
+    Net.__module__, Net.__qualname__ = "studies", "Net"
+    with pytest.raises(InputError, match="parameters was 22 and is 6"):
+        study(tmp_path / "s", rounds=2, model=Net).resume(rounds=4)
+
+
+def test_a_longer_study_is_not_finished_before_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study(tmp_path / "s", rounds=2).run()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedskip.study.study.write_models", killed)
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "s", rounds=2).resume(rounds=4)
+    monkeypatch.undo()
+    begun = study(tmp_path / "s", rounds=4)
+    assert not begun.is_finished()
+    assert {row["rounds"] for row in begun.resume().summary} == {4}
