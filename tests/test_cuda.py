@@ -20,7 +20,7 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.stacked.memory import measure
 from fedskip.methods import FedAvg, Method, Moon, Scaffold
-from fedskip.records.provenance import StudyFile
+from fedskip.records.provenance import Folder
 from fedskip.rng import torch_scope
 from tiny import (
     ALL_TERMS,
@@ -174,7 +174,7 @@ def test_resume_is_exact(name: str, tmp_path: Path) -> None:
     )
     assert whole.keys() == parts.keys()
     assert [file for file in whole if whole[file] != parts[file]] == []
-    [recorded] = StudyFile(tmp_path / "whole").record()["settings"].values()
+    [recorded] = Folder(tmp_path / "whole").record()["settings"].values()
     assert recorded["machine"]["rows"] == SMALL[name].get("rows")
     assert recorded["machine"]["kernels"] == (name == "kernels")
 

@@ -1,7 +1,5 @@
 """Files that are either there whole or not at all, and a folder that only one process works in."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -64,13 +62,9 @@ def locked(folder: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 file.seek(0)
-                owner = file.read().strip() or "unknown"
-                raise InputError(
-                    "out",
-                    f"is in use by another process ({owner})",
-                    str(folder),
-                    "wait for it, or choose another --out",
-                ) from None
+                rule = f"is in use by another process ({file.read().strip() or 'unknown'})"
+                fix = "wait for it, or choose another --out"
+                raise InputError("out", rule, str(folder), fix) from None
         file.seek(0)
         file.truncate()
         file.write(f"pid {os.getpid()}")

@@ -6,8 +6,6 @@ opens a numpy stream; on tensors (augmentation, dropout) an integer hash gives t
 every device.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import threading

@@ -108,7 +108,7 @@ def test_a_line_per_run_on_a_terminal(now):
 
 def test_many_runs_share_a_line_per_method():
     watch = live.Watch(Work(seeds=live.MANY).course, [row("MOON", 0.4, seed=0), row("MOON", 0.6, seed=1)])
-    assert [line.label for line in watch.lines] == ["FedAvg", "MOON"]
+    assert [runs[0].label for runs in watch.lines] == ["FedAvg", "MOON"]
     assert f"{live.MANY} seeds" in drawn(watch)
     assert "50.00" in drawn(watch)
 

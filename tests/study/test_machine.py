@@ -9,7 +9,7 @@ import pytest
 from fedskip import FedAvg, InputError
 from fedskip.bench.cases import CASES
 from fedskip.bench.contestants import setting_of
-from fedskip.records.provenance import StudyFile
+from fedskip.records.provenance import Folder
 from fedskip.spec import Tree, build
 from fedskip.study.machine import Machine
 from studies import Halved, study
@@ -33,13 +33,13 @@ def test_auto_takes_the_loop_for_an_objective_of_its_own(tmp_path: Path) -> None
     for methods, engine in (("fedavg", "stacked"), ([FedAvg(), Halved()], "loop")):
         out = tmp_path / engine
         study(out, partition=None, methods=methods, rounds=1, **keys).run()
-        assert StudyFile(out).record()["settings"]["synthetic"]["machine"]["engine"] == engine
+        assert Folder(out).record()["settings"]["synthetic"]["machine"]["engine"] == engine
 
 
 def test_threads_share_one_process(tmp_path: Path) -> None:
     """Those of OpenMP do not survive a fork, and a process that waits for them waits for ever."""
     study(tmp_path / "s", engine="stacked", threads=2, rounds=2).run()
-    [machine] = [s["machine"] for s in StudyFile(tmp_path / "s").record()["settings"].values()]
+    [machine] = [s["machine"] for s in Folder(tmp_path / "s").record()["settings"].values()]
     assert (machine["threads"], machine["processes"]) == (2, 1)
     with pytest.raises(
         InputError, match=r"threads must be 1 with several processes, got 2\. Set processes=1"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedskip import Arrays, Dataset, InputError
-from fedskip.records.provenance import StudyFile
+from fedskip.records.provenance import Folder
 from studies import Net, study, toy
 
 
@@ -66,7 +66,7 @@ def test_samples_may_have_a_number_of_their_own(tmp_path: Path) -> None:
     object.__setattr__(samples, "mean", samples.x.mean())
     made = study(tmp_path / "s", data=replace(full, samples=samples), methods="fedavg", rounds=1)
     made.run()
-    [facts] = StudyFile(made.out).record()["settings"].values()
+    [facts] = Folder(made.out).record()["settings"].values()
     assert set(facts["data"]) == {"x", "y", "mean"}
 
 

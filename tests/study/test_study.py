@@ -25,7 +25,7 @@ from fedskip.records.results import Row, Table
 from fedskip.report.progress import Progress
 from fedskip.spec import dump
 from fedskip.study import Interrupted
-from fedskip.study.places import Here, Seen
+from fedskip.study.groups import Here, Seen
 from studies import Net, numbers, study, toy, weights
 
 
@@ -114,7 +114,7 @@ def test_resume_without_a_checkpoint_starts_at_round_0(tmp_path: Path) -> None:
     whole, early = study(tmp_path / "whole", rounds=3), study(tmp_path / "early", rounds=3)
     whole.run()
     settings = [one.setting for one in early._prepare()]
-    early.folder.file.write(dump(early.spec, settings), {})
+    early.folder.write(dump(early.spec, settings), {})
     early.resume()
     assert numbers(whole.out) == numbers(early.out)
 
@@ -336,7 +336,7 @@ def test_a_longer_study_is_not_finished_before_its_summary(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedskip.study.study.write_models", killed)
+    monkeypatch.setattr("fedskip.study.session.Session.write_models", killed)
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "s", rounds=2).resume(rounds=4)
     monkeypatch.undo()

@@ -1,7 +1,5 @@
 """What benchmarks measure, by name: data, models, and visits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,13 +1,10 @@
 """Those that are compared: the engines, and FedAvg as one writes it by hand (`benchmarks/plain.py`)."""
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,7 +24,7 @@ from fedskip.spec import build as build_spec
 from fedskip.study.engines import make_engine
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device
 from fedskip.study.prepare import Prepared, prepare
-from fedskip.study.workers import Tell, Worker, answers
+from fedskip.study.workers import Worker, answers
 
 TURNS = 3
 
@@ -67,12 +64,16 @@ def runs_of(prepared: Prepared) -> list[Run]:
 def once(engine: Engine, runs: list[Run], rounds: int = 1) -> Once:
     """Plays the next rounds of all runs."""
 
+    def done() -> tuple[int, int]:
+        stacks = engine.stacks.values() if isinstance(engine, Stacked) else ()
+        return sum(run.steps for run in runs), sum(len(stack.stepper.code) for stack in stacks)
+
     def play() -> tuple[int, int]:
-        steps, traced = sum(run.steps for run in runs), _traced(engine)
+        steps, traced = done()
         for _ in train(engine, runs, runs[0].round + rounds):
             pass  # what comes of it is evaluated by nobody
         synchronize(runs[0].server.x.device)
-        return sum(run.steps for run in runs) - steps, _traced(engine) - traced
+        return done()[0] - steps, done()[1] - traced
 
     return play
 
@@ -86,20 +87,16 @@ def stacked(prepared: Prepared, machine: Machine, rounds: int) -> Once:
 
 
 def apart(plays: list[Once]) -> Once:
-    """Each in a process of its own."""
-    workers = [Worker(partial(_answering, play)) for play in plays]
+    """Each in a process of its own, which is asked for a play by its number."""
+    workers = [Worker(lambda tell: lambda number: plays[number]()) for _ in plays]
 
     def play() -> tuple[int, int]:
-        for worker in workers:
-            worker.ask(None)
+        for number, worker in enumerate(workers):
+            worker.ask(number)
         steps, traced = zip(*(found for _, found in answers(workers)), strict=True)
         return sum(steps), sum(traced)
 
     return play
-
-
-def _answering(play: Once, tell: Tell) -> Callable[[None], tuple[int, int]]:
-    return lambda _: play()
 
 
 def contestant(once: Once) -> Play:
@@ -173,19 +170,12 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _traced(engine: Engine) -> int:
-    if not isinstance(engine, Stacked):
-        return 0
-    return sum(len(stack.stepper.code) for stack in engine.stacks.values())
-
-
 def _plain() -> ModuleType:
     path = Path(__file__).parents[3] / "benchmarks" / "plain.py"
     spec = importlib.util.spec_from_file_location("plain", path) if path.exists() else None
     if spec is None or spec.loader is None:
-        raise InputError(
-            "bench", "needs benchmarks/plain.py beside the package", ..., "run it in a checkout of fedskip"
-        )
+        fix = "run it in a checkout of fedskip"
+        raise InputError("bench", "needs benchmarks/plain.py beside the package", ..., fix)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

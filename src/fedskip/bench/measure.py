@@ -5,8 +5,6 @@ client-steps that were asked for; rows computed only because a stack has fixed s
 are noisy, so the contestants take turns and each rate is the median over the turns.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -17,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedskip.bench import contestants as parties
 from fedskip.bench.cases import CASES
-from fedskip.bench.contestants import TURNS, contestant, machine_of, once, runs_of
 from fedskip.engine import Loop, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.input.errors import InputError, unknown
@@ -28,49 +25,36 @@ from fedskip.study.prepare import Prepared
 SECONDS = {"cpu": 4.0, "cuda": 1.0}  # of each contestant in a turn; GPUs are less noisy
 
 
-def measure(
-    name: str,
-    *,
-    rows: int = 100,
-    compile: bool = True,
-    device: str = "cpu",
-    precision: str | None = None,
-    deterministic: bool = True,
-    streams: int | None = None,
-    processes: int | None = None,
-) -> None:
-    """Run one case; the last line printed is a JSON object."""
+def measure(name: str, rows: int = 100, device: str = "cpu", **how: Any) -> None:
+    """Run one case, `how` being keys of a study; the last line printed is a JSON object."""
     if name not in CASES:
         raise unknown("bench", name, CASES)
     case = CASES[name]
     if rows < case.cohort or rows % case.cohort:
         raise InputError("--rows", f"must be a multiple of {case.cohort}, one cohort for each seed", rows)
     device = resolve_device(device)
-    keys = case.study(
-        rows, device=device, compile=compile, streams=streams, precision=precision,
-        deterministic=deterministic, processes=processes,
-    )  # fmt: skip
+    keys = case.study(rows, device=device, **how)
     one_by_one = prepared = parties.setting_of(keys)
     if device != "cpu":
         keys |= case.on_gpu
         prepared = parties.with_keys(one_by_one, keys)
-    machine = machine_of(keys, prepared)
-    workers = machine_of(keys | {"engine": "loop", "streams": None}, prepared).workers
+    machine = parties.machine_of(keys, prepared)
+    workers = parties.machine_of(keys | {"engine": "loop", "streams": None}, prepared).workers
     least = SECONDS[torch.device(device).type]
-    print(f"{name}: {rows} rows on {machine.device_name}, {TURNS} turns of {least:.0f} s each")
-    contestants = {
-        "plain": parties.plain_contestant(one_by_one),
-        "loop": contestant(once(Loop(one_by_one.task), runs_of(one_by_one)[:1])),
-        "stacked": contestant(parties.stacked(prepared, machine, case.rounds)),
+    print(f"{name}: {rows} rows on {machine.device_name}, {parties.TURNS} turns of {least:.0f} s each")
+    once = {
+        "loop": parties.once(Loop(one_by_one.task), parties.runs_of(one_by_one)[:1]),
+        "stacked": parties.stacked(prepared, machine, case.rounds),
     }
     if workers > 1:
-        spread = once(Loop(prepared.task, workers), runs_of(prepared)[:1])
-        contestants[f"loop_{workers}_workers"] = contestant(spread)
-    rate = parties.take_turns(contestants, least)
+        spread = Loop(prepared.task, workers)
+        once[f"loop_{workers}_workers"] = parties.once(spread, parties.runs_of(prepared)[:1])
+    contestants = {"plain": parties.plain_contestant(one_by_one)}
+    rate = parties.take_turns(contestants | {who: parties.contestant(it) for who, it in once.items()}, least)
+    facts = machine.facts() | {"device": machine.device_name}
+    told = ("compile", "device", "precision", "deterministic", "streams", "processes")
     result = {
-        "case": name, "rows": rows, "compile": machine.compile, "device": machine.device_name,
-        "precision": machine.precision, "deterministic": machine.deterministic, "streams": machine.streams,
-        "processes": machine.processes,
+        "case": name, "rows": rows, **{key: facts[key] for key in told},
         **{f"{who}_steps_per_s": round(found, 1) for who, found in rate.items()},
         "speedup": round(rate["stacked"] / rate["plain"], 2),
         **{f"{who}_speedup": round(rate[who] / rate["plain"], 2) for who in rate if who.startswith("loop")},

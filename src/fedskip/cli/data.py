@@ -1,7 +1,5 @@
 """`fedskip data`: the data sets of the paper on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -39,14 +37,14 @@ def get(name: Name) -> None:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None)
         catalogue.get(name, lambda done, total: bar.update(task, completed=done, total=total))
-    _report(name)
+    typer.echo(f"{name}: {_megabytes(name)} in {cache.folder() / name}")
 
 
 @app.command("import")
 def import_(name: Name, path: Annotated[Path, typer.Argument(help="the official file or folder")]) -> None:
     """Take a data set from files that you have."""
     catalogue.import_(name, path)
-    _report(name)
+    typer.echo(f"{name}: {_megabytes(name)} in {cache.folder() / name}")
 
 
 @app.command()
@@ -105,10 +103,6 @@ def _draw(data: Dataset, clients: Partition, out: Path, title: str) -> None:
     counts = heatmap.class_counts(clients, data.samples.labels(), data.classes)
     heatmap.draw(counts, out, title)
     typer.echo(f"{'heat map':<14} {out}")
-
-
-def _report(name: str) -> None:
-    typer.echo(f"{name}: {_megabytes(name)} in {cache.folder() / name}")
 
 
 def _megabytes(name: str) -> str:

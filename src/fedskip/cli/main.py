@@ -1,16 +1,27 @@
 """The command line: `fedskip run`, `resume`, `list`, `show`, `export`, `bench` and `data`."""
 
-from __future__ import annotations
-
+import dataclasses
+import inspect
+import io
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from typer.core import TyperGroup
 
-from fedskip.cli import data, studies, tools
+from fedskip.bench.measure import measure
+from fedskip.cli import data, studies
+from fedskip.data import CATALOGUE
+from fedskip.data.partitions import KINDS
+from fedskip.files import write_bytes
 from fedskip.input.errors import InputError
+from fedskip.methods import registry
+from fedskip.models import MODELS
+from fedskip.models.weights import load, read_state
+from fedskip.spec import bundled
 from fedskip.version import __version__
 
 
@@ -34,10 +45,6 @@ app = typer.Typer(
 )  # fmt: skip
 app.command()(studies.run)
 app.command()(studies.resume)
-app.command("list")(tools.list_)
-app.command()(tools.show)
-app.command()(tools.export)
-app.command()(tools.bench)
 app.add_typer(data.app, name="data")
 
 
@@ -57,3 +64,82 @@ def _options(
 
 def main() -> None:
     app()
+
+
+# --- what there is, trained models for others, speed -----------------------------------------------------
+
+
+@app.command("list")
+def list_() -> None:
+    """The studies, methods, models, data sets and partitions that come with the package."""
+    methods = {_usage(name, method): _first_line(method) for name, method in registry().items()}
+    sections = {
+        "studies (fedskip show STUDY)": {name: _summary(bundled.path(name)) for name in bundled.names()},
+        "methods (all skip as FedSkip does: scaffold(period=5))": methods
+        | {"fedskip(period=...)": "FedAvg that merges only every `period` rounds; models travel between."},
+        "models (model.name)": {name: _first_line(make) for name, make in MODELS.items()},
+        "data sets (data.name; fedskip data list)": {", ".join([*CATALOGUE, "PATH.npz"]): ""},
+        "partitions (partition.kind)": {name: _first_line(deal) for name, deal in KINDS.items()},
+    }
+    for title, items in sections.items():
+        typer.secho(title, bold=True)
+        width = max(map(len, items))
+        for name, words in items.items():
+            typer.echo(f"  {name:<{width}}  {words}".rstrip())
+
+
+@app.command()
+def show(study: Annotated[str, typer.Argument(help="A bundled study or a YAML file.")]) -> None:
+    """Print a study as YAML, to read or to change: fedskip show quickstart > mine.yaml."""
+    typer.echo(bundled.find(study).read_text(encoding="utf-8"), nl=False)
+
+
+def _usage(name: str, method: type[Any]) -> str:
+    """A method as users write it, with its defaults: fedprox(mu=0.01)."""
+    fields = [f"{f.name}={f.default}" for f in dataclasses.fields(method) if f.name != "period"]
+    return f"{name}({', '.join(fields)})" if fields else name
+
+
+def _first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _summary(file: Path) -> str:
+    """The comment that a study file opens with."""
+    first = file.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A trained model: OUT/models/RUN.best.safetensors.")],
+    out: Annotated[Path, typer.Argument(help="The file to write, such as model.pt.")],
+) -> None:
+    """Write a trained model as a plain torch state_dict."""
+    if out.is_dir() or out.suffix == ".safetensors":
+        raise InputError("OUT", "must be a file for torch, such as model.pt", str(out))
+    state, about = read_state(model)
+    if about.get("model"):
+        state = load(model).state_dict()  # with BatchNorm's counters, which a study leaves out
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_bytes(out, buffer.getvalue())
+    typer.echo(f"{out}: {len(state)} tensors, {sum(t.numel() for t in state.values()):,} numbers")
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="synthetic, cnn, cnn-femnist, lstm, resnet50 or pfl-cifar10.")],
+    rows: Annotated[int, typer.Option(metavar="N", help="Models that train side by side.")] = 100,
+    compile: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N")] = "cpu",
+    precision: Annotated[str | None, typer.Option(metavar="fp32|tf32|bf16|fp64")] = None,
+    deterministic: Annotated[bool, typer.Option("--deterministic/--no-deterministic")] = True,
+    streams: Annotated[int | None, typer.Option(metavar="N", help="0: all rows in one batch.")] = None,
+    processes: Annotated[int | None, typer.Option(metavar="N", help="Of the stacked engine.")] = None,
+) -> None:
+    """Client-steps per second of the engines, against a plain PyTorch loop; the last line is JSON."""
+    measure(
+        name, rows=rows, compile=compile, device=device,
+        precision=precision, deterministic=deterministic, streams=streams, processes=processes,
+    )  # fmt: skip

@@ -1,7 +1,5 @@
 """`fedskip run` and `fedskip resume`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,9 +40,8 @@ def run(
     given = {key: value for key, value in keys.items() if value is not None}
     for assignment in assignments or []:
         if (key := assignment.split("=")[0].strip()) in given:
-            raise InputError(
-                f"--{key}", "must not be given twice", given[key], f"leave out --set {assignment}"
-            )
+            fix = f"leave out --set {assignment}"
+            raise InputError(f"--{key}", "must not be given twice", given[key], fix)
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
     new = Study(out, spec=build(chosen(study, over)))
     with resumable(new), _live(new) as progress:
@@ -109,15 +106,14 @@ def resumable(study: Study) -> Iterator[None]:
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stop:
-        out = study.out
-        if not (out / "study.yaml").exists():
-            message = "Stopped before the study began; nothing was written."
-        elif isinstance(stop, Interrupted):
-            message = f"Stopped at a checkpoint. Go on with: fedskip resume {out}"
-        elif any((out / "checkpoints").glob("*")):
-            message = f"Stopped at once; the last checkpoint is kept. Go on with: fedskip resume {out}"
-        else:
-            message = f"Stopped before the first checkpoint. Begin again with: fedskip resume {out}"
+        message = "Stopped before the study began; nothing was written."
+        if (study.out / "study.yaml").exists():
+            message = "Stopped before the first checkpoint. Begin again"
+            if isinstance(stop, Interrupted):
+                message = "Stopped at a checkpoint. Go on"
+            elif any((study.out / "checkpoints").glob("*")):
+                message = "Stopped at once; the last checkpoint is kept. Go on"
+            message += f" with: fedskip resume {study.out}"
         typer.secho(message, fg="yellow", err=True)
         raise typer.Exit(130) from None
     except ProcessEnded as error:

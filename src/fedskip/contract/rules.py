@@ -4,8 +4,6 @@ A rule is a function: its docstring is the rule, and each text that it yields is
 breaks it. The rules judge the class, the calls that were recorded in a tiny federation, and whole runs.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A tiny federation that writes down every call of a method's functions, for `contract` to judge."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect
@@ -124,8 +122,8 @@ class Trial:
             return error
         return None
 
-    def of(self, *names: str) -> Iterator[Call]:
-        return (call for call in self.calls if call.name in names)
+    def of(self, *names: str) -> list[Call]:
+        return [call for call in self.calls if call.name in names]
 
     def kinds(self) -> set[tuple[str, ...]]:
         """The sets of terms that `begin` has given."""
@@ -156,7 +154,7 @@ def flat(nest: Any, name: str = "") -> dict[str, Any]:
     if isinstance(nest, Visit):
         nest = facts(nest)
     elif dataclasses.is_dataclass(nest):
-        nest = {field.name: getattr(nest, field.name) for field in dataclasses.fields(nest)}
+        nest = vars(nest)
     elif isinstance(nest, tuple | list):
         nest = dict(enumerate(nest))
     if not isinstance(nest, dict):
@@ -165,19 +163,11 @@ def flat(nest: Any, name: str = "") -> dict[str, Any]:
 
 
 def row(nest: Any, k: int) -> Any:
-    """The nest with row k of every tensor in it."""
-    if isinstance(nest, Tensor):
-        return nest[k : k + 1]
+    """Row k of every tensor: of a visit or a stack as such, of all else by dotted name."""
     if isinstance(nest, Visit):
         return visit_of(row(facts(nest), k))
-    if isinstance(nest, dict):
-        return {name: row(inner, k) for name, inner in nest.items()}
-    if isinstance(nest, tuple):
-        return tuple(row(inner, k) for inner in nest)
-    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
-        names = [field.name for field in dataclasses.fields(nest)]
-        return dataclasses.replace(nest, **{name: row(getattr(nest, name), k) for name in names})
-    return nest
+    found = {name: t[k : k + 1] if isinstance(t, Tensor) else t for name, t in flat(nest).items()}
+    return found[""] if isinstance(nest, Tensor) else found
 
 
 def equal(one: Any, other: Any, tolerance: float = 0.0) -> bool:

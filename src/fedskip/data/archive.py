@@ -1,7 +1,5 @@
 """Files inside a folder, a tar or a zip, read without unpacking: what is never written cannot escape."""
 
-from __future__ import annotations
-
 import lzma
 import stat
 import tarfile

@@ -13,8 +13,6 @@ Random numbers are `rng.uniform(word, counter)` of the sample's own word:
 | 3 | angle, -15° to 15° (CIFAR-100 only) |
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

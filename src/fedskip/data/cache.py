@@ -3,8 +3,6 @@
 An entry appears whole or not at all: it is written beside its place and moved there by one rename.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

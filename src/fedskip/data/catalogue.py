@@ -3,8 +3,6 @@
 A data set that comes from files is read once, by `import_` or `get`, and kept in the cache.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

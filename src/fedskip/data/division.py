@@ -1,7 +1,5 @@
 """Who has what at one partition seed: the clients, the test set, the validation set."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Ink is dark on a white background (255), as LEAF has it.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Who has how much of what: the class × client heat map, Figure 3 of the paper."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random data in the shape of the real ones: speed does not depend on what is in a picture."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A user's own data: an `.npz` file with `x` and `y`, and optionally `client`, `test_x` and `test_y`."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data sets on a device: what a study holds of each, once, whatever the number of its settings."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass

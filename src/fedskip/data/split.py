@@ -1,7 +1,5 @@
 """Which samples train, which test, which of those are looked at while training, and who owns them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

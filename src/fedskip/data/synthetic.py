@@ -8,8 +8,6 @@ References:
     Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018, appendix A.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How numbers are rounded: the precision of products, and whether sums repeat their bits."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,12 +39,11 @@ class Arithmetic:
             yield
             return
         tf32, sure = self.precision == "tf32", self.deterministic
-        wanted = (tf32, tf32, sure, False, False, sure, False)
-        before = _swap_flags(wanted)
+        before = _set_flags([tf32, tf32, sure, False, False], sure)
         try:
             yield
         finally:
-            _swap_flags(before)
+            _set_flags(*before)
 
     def compute(self, model: Callable[[Tensor], Output], x: Tensor) -> Output:
         """What a model gives for x: computed in the precision, handed over in the weights' own."""
@@ -61,20 +58,19 @@ class Arithmetic:
 EXACT = Arithmetic()
 
 
-def _swap_flags(wanted: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Set the flags by which torch picks kernels; gives what they were."""
-    cuda, cudnn, fill = torch.backends.cuda.matmul, torch.backends.cudnn, torch.utils.deterministic
-    places: list[tuple[Any, str]] = [
-        (cuda, "allow_tf32"), (cudnn, "allow_tf32"), (cudnn, "deterministic"), (cudnn, "benchmark"),
-        (fill, "fill_uninitialized_memory"),
+def _set_flags(values: list[bool], sure: bool, warn_only: bool = False) -> tuple[list[bool], bool, bool]:
+    """Set what torch picks kernels by; gives what it was."""
+    flags: list[tuple[Any, str]] = [
+        (torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32"),
+        (torch.backends.cudnn, "deterministic"), (torch.backends.cudnn, "benchmark"),
+        (torch.utils.deterministic, "fill_uninitialized_memory"),
     ]  # fmt: skip
-    before = [getattr(*place) for place in places]
-    before += [torch.are_deterministic_algorithms_enabled()]
-    before += [torch.is_deterministic_algorithms_warn_only_enabled()]
-    for (owner, name), value in zip(places, wanted, strict=False):
+    before = [getattr(*flag) for flag in flags], torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    for (owner, name), value in zip(flags, values, strict=True):
         setattr(owner, name, value)
-    torch.use_deterministic_algorithms(wanted[-2], warn_only=wanted[-1])
-    return tuple(before)
+    torch.use_deterministic_algorithms(sure, warn_only=warn_only)
+    return *before, warned
 
 
 @contextmanager

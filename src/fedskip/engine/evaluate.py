@@ -1,7 +1,5 @@
 """How good models are: the metric and the loss on a set of samples, for many models at once."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from dataclasses import dataclass
@@ -25,11 +23,11 @@ STACKED_CHUNK = {"cpu": 65_536, "cuda": 16_384}  # samples times models of a sta
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over the samples, one per model, (m,); `by_group` is the metric of each group, (m, groups)."""
+    """Means over the samples, one per model, (m,)."""
 
     metric: np.ndarray
     loss: np.ndarray
-    by_group: np.ndarray | None = None
+    by_owner: np.ndarray | None = None  # (m, owners) the metric; NaN for one without samples
 
 
 class Evaluator:
@@ -41,17 +39,17 @@ class Evaluator:
         self._largest: int | None = None  # bytes of an activation of one sample
         self._module = functional(task.module).eval() if stacked else task.module
 
-    def __call__(self, models: Tensor, index: np.ndarray, groups: np.ndarray | None = None) -> Scores:
-        """Score models (m, P) on the pool samples `index` (n,), whose groups (clients) are `groups` (n,)."""
+    def __call__(self, models: Tensor, index: np.ndarray, owner: np.ndarray | None = None) -> Scores:
+        """Score models (m, P) on the pool samples `index` (n,), whose owners are `owner` (n,)."""
         where = torch.as_tensor(index, device=models.device)
         with torch.no_grad(), self.task.arithmetic.kernels():
             metric, loss = self._stacked(models, where) if self.stacked else self._one_by_one(models, where)
-        by_group = None
-        if groups is not None:
-            sums = np.stack([np.bincount(groups, weights=row) for row in metric.cpu().numpy()])
-            with np.errstate(invalid="ignore"):  # a group without samples has no mean
-                by_group = sums / np.bincount(groups)
-        return Scores(metric.mean(1).cpu().numpy(), loss.mean(1).cpu().numpy(), by_group)
+        by_owner = None
+        if owner is not None:
+            sums = np.stack([np.bincount(owner, weights=row) for row in metric.cpu().numpy()])
+            with np.errstate(invalid="ignore"):
+                by_owner = sums / np.bincount(owner)
+        return Scores(metric.mean(1).cpu().numpy(), loss.mean(1).cpu().numpy(), by_owner)
 
     def _measure(self, output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         n = len(targets)
@@ -65,12 +63,15 @@ class Evaluator:
     def _stacked(self, models: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         views, compute = self.task.layout.views(models), self.task.arithmetic.compute
         parts = []
+
+        def all_of(x: Tensor) -> Tensor:
+            found: Tensor = vmap(lambda one: functional_call(self._module, one, (x,)))(views)
+            return found
+
         with torch_threads(self.threads):
             for part in index.split(max(1, STACKED_CHUNK[models.device.type] // len(models))):
                 inputs, targets = self._inputs(part)
-                output = compute(
-                    lambda x: vmap(lambda one: functional_call(self._module, one, (x,)))(views), inputs
-                )
+                output = compute(all_of, inputs)
                 parts.append(vmap(self._measure, in_dims=(0, None))(output, targets))
         return torch.cat([m for m, _ in parts], 1), torch.cat([loss for _, loss in parts], 1)
 

@@ -33,10 +33,9 @@ class Local:
 
     def __post_init__(self) -> None:
         fit_all(self, "local.")
-        for least, names in ((1, ("batch", "epochs", "max_steps")), (0, ("weight_decay",))):
-            for name in names:
-                value = getattr(self, name)
-                require(f"local.{name}", value is None or value >= least, f"must be >= {least}", value)
+        for name, least in {"batch": 1, "epochs": 1, "max_steps": 1, "weight_decay": 0}.items():
+            value = getattr(self, name)
+            require(f"local.{name}", value is None or value >= least, f"must be >= {least}", value)
         for name in ("lr", "clip"):
             value = getattr(self, name)
             require(f"local.{name}", value is None or value > 0, "must be > 0", value)
@@ -158,9 +157,8 @@ class Decay:
         """The factors at positions counted in rounds, in a run of `rounds`."""
         o = dict(self.options)
         if self.kind == "cosine":
-            return (
-                o["floor"] + (1 - o["floor"]) * (1 + np.cos(np.pi * np.minimum(position / rounds, 1.0))) / 2
-            )
+            falling = (1 + np.cos(np.pi * np.minimum(position / rounds, 1.0))) / 2
+            return np.asarray(o["floor"] + (1 - o["floor"]) * falling)
         if self.kind == "step":
             return o["factor"] ** (position // o["every"])
         if self.kind == "inverse":

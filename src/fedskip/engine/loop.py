@@ -4,8 +4,6 @@ On a CPU the visits of a round are spread over `workers` threads with one torch 
 results do not depend on how many workers there are.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -13,12 +11,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from fedskip.engine.arithmetic import spread
 from fedskip.engine.local import Route
-from fedskip.engine.task import Job, Task, Trained, draws
+from fedskip.engine.task import Job, Task, Trained
 from fedskip.methods.terms import Contrast, Terms
 from fedskip.models.dropout import Dropout, words
 from fedskip.models.forms import features_of
@@ -33,8 +31,7 @@ class Loop:
 
     def __init__(self, task: Task, workers: int = 1) -> None:
         self.task = task
-        self.draws = draws(task)  # a module that draws from torch's one generator cannot share it
-        self.workers = 1 if self.draws else workers
+        self.workers = 1 if task.draws else workers  # torch's one generator cannot be shared
         self._waiting: list[Job] = []
         self._map: Callable[..., Iterable[Any]] = map
         self._own = threading.local()
@@ -64,10 +61,9 @@ class Loop:
         """Train visit number k: gives y (P,) and the sum of the batch losses."""
         if not hasattr(self._own, "trainer"):  # each worker has its own modules
             self._own.trainer = Trainer(self.task)
-        route = job.routes[k]
-        scope = torch_scope(route.key, "module", device=self.task.device) if self.draws else nullcontext()
-        with scope:
-            y, loss = self._own.trainer.visit(job.x[k], job.terms.row(k), route)
+        keyed = torch_scope(job.routes[k].key, "module", device=self.task.device)
+        with keyed if self.task.draws else nullcontext():
+            y, loss = self._own.trainer.visit(job.x[k], job.terms.row(k), job.routes[k])
         return y, loss
 
 
@@ -144,32 +140,21 @@ class Trainer:
         apart = contrast_loss(z, z_received, z_previous, terms.contrast.temperature).mean()
         return loss, loss + terms.contrast.weight[0] * apart
 
-    def _gradients(self) -> list[tuple[str, nn.Parameter, Tensor]]:
-        """The gradient of every trainable tensor: zero, not absent, where the loss does not use it."""
-        found = []
-        for name, p in self.parameters.items():
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            found.append((name, p, p.grad))
-        return found
-
     def _bend(self, terms: Terms) -> None:
-        """Add mu (y - anchor) + linear to the gradient."""
-        gradients, views = self._gradients(), self.task.layout.views
-        if terms.mu is not None and terms.anchor is not None:
-            anchor = views(terms.anchor)
-            for name, p, g in gradients:
-                g += terms.mu[0] * (p.detach() - anchor[name])
-        if terms.linear is not None:
-            linear = views(terms.linear)
-            for name, _, g in gradients:
-                g += linear[name]
+        """Add mu (y - anchor) + linear to the gradient, which is zero for what the loss does not use."""
+        views = self.task.layout.views
+        anchor = None if terms.anchor is None else views(terms.anchor)
+        linear = None if terms.linear is None else views(terms.linear)
+        for name, p in self.parameters.items():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            if terms.mu is not None and anchor is not None:
+                p.grad += terms.mu[0] * (p.detach() - anchor[name])
+            if linear is not None:
+                p.grad += linear[name]
 
     def _freeze(self, x: Tensor, contrast: Contrast) -> None:
         if self.received is self.module:
-            self.received, self.previous = (self._frozen() for _ in range(2))
+            self.received = copy.deepcopy(self.task.module).eval().requires_grad_(False)
+            self.previous = copy.deepcopy(self.received)
         self.task.layout.load(self.received, x)
         self.task.layout.load(self.previous, contrast.previous)
-
-    def _frozen(self) -> nn.Module:
-        return copy.deepcopy(self.task.module).eval().requires_grad_(False)

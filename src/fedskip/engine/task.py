@@ -5,9 +5,7 @@ terms that bend their updates. It is passive: it takes jobs, trains until some v
 back. What happens between two visits is none of its business.
 """
 
-from __future__ import annotations
-
-import copy
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from fedskip.data.base import Samples, TestTransform, TrainTransform
 from fedskip.engine.arithmetic import EXACT, Arithmetic
 from fedskip.engine.local import Local, Route
 from fedskip.methods.terms import Terms
+from fedskip.models import draws
 from fedskip.models.measures import Measure
 from fedskip.models.vector import Layout
 
@@ -41,6 +40,14 @@ class Task:
     @property
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
+
+    @functools.cached_property
+    def draws(self) -> bool:
+        """Whether the module, in training, draws from torch's own generator rather than from its key."""
+        inputs, _ = self.samples.take(torch.arange(min(2, len(self.samples)), device=self.device))
+        if self.train_transform is not None:
+            inputs = self.train_transform(inputs, torch.arange(len(inputs), device=self.device))
+        return draws(self.module, inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,38 +76,18 @@ class Trained:
 
 
 class Engine(Protocol):
-    """Trains jobs; used inside `open`."""
+    """Trains jobs, inside `open`: there torch's threads and kernels are as it wants them."""
 
     @property
-    def busy(self) -> bool:
-        """Whether visits are under way or wait."""
-        ...
+    def busy(self) -> bool: ...  # whether visits are under way or wait
 
     @property
-    def preparing(self) -> float:
-        """Seconds spent so far on what is done only once, such as compiling."""
-        ...
+    def preparing(self) -> float: ...  # seconds spent so far on what is done once, such as compiling
 
-    def open(self) -> AbstractContextManager[object]:
-        """Inside, torch's threads and kernels are as the engine wants them."""
-        ...
+    def open(self) -> AbstractContextManager[object]: ...
 
     def join(self, jobs: Iterable[Job]) -> None:
         """Take jobs whose visits may start."""
-        ...
 
     def advance(self) -> Iterator[Trained]:
         """Train until visits end, and give those."""
-        ...
-
-
-def draws(task: Task) -> bool:
-    """Whether the module, in training, draws from torch's own generator rather than from its key."""
-    module = copy.deepcopy(task.module).cpu().train()
-    inputs, _ = task.samples.take(torch.arange(min(2, len(task.samples)), device=task.device))
-    if task.train_transform is not None:
-        inputs = task.train_transform(inputs, torch.arange(len(inputs), device=task.device))
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        before = torch.get_rng_state()
-        module(inputs.cpu())
-        return not torch.equal(before, torch.get_rng_state())

@@ -1,7 +1,5 @@
 """The clients' half of a run: their routes, and what each of them remembers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -5,9 +5,7 @@
 stretch of one round is played in lock-step; in a longer one each slot runs ahead to its next client.
 """
 
-from __future__ import annotations
-
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +39,7 @@ class Run:
         self.round = 0  # rounds that all slots have done
         self.steps = 0  # client-steps done
         self.diverged = False  # then no more visits start
-        self._stretch: Stretch | None = None
+        self._stretch: Ahead | None = None
 
     def ready(self, until: int) -> list[Job]:
         """The visits that may start now, if the run is to go on to round `until`."""
@@ -119,11 +117,11 @@ class Run:
         assert self._stretch is None, "slots are still on their way"
         server, server_notes = self.server.save()
         memory, memory_notes = self.clients.memory.save()
-        tensors = {f"server.{k}": t for k, t in server.items()} | {
-            f"memory.{k}": t for k, t in memory.items()
-        }
-        notes = {"round": self.round, "steps": self.steps, "server": server_notes, "memory": memory_notes}
-        return tensors, notes
+        tensors = {f"server.{name}": t for name, t in server.items()}
+        tensors |= {f"memory.{name}": t for name, t in memory.items()}
+        return tensors, {
+            "round": self.round, "steps": self.steps, "server": server_notes, "memory": memory_notes
+        }  # fmt: skip
 
     def restore(self, tensors: State, notes: dict[str, Any]) -> None:
         """Go on from what `save` gave."""
@@ -136,59 +134,37 @@ class Run:
         self.round, self.steps = notes["round"], notes.get("steps", 0)
 
 
-class Stretch(Protocol):
-    """The rounds from one meeting of all slots to the next."""
-
-    stop: int  # the round of that next meeting
-    at: np.ndarray  # (K,) rounds that each slot has done
-
-    def ready(self) -> list[Job]: ...
-
-    def done(self, trained: Trained) -> None: ...
-
-
-class LockStep:
-    """One round: all slots start together, and what they bring back is absorbed together."""
-
-    def __init__(self, run: Run, start: int, stop: int) -> None:
-        self.run, self.start, self.stop = run, start, stop
-        self.at = np.full(run.server.slots, start)
-        self.started = False
-        self.ended: list[Trained] = []
-
-    def ready(self) -> list[Job]:
-        if self.started:
-            return []
-        self.started = True
-        return [self.run.start(self.start, np.arange(len(self.at)))]
-
-    def done(self, trained: Trained) -> None:
-        self.ended.append(trained)
-        if sum(len(some.ks) for some in self.ended) == len(self.at):
-            self.run.absorb(in_order(self.ended))
-            self.at[:] = self.stop
-
-
 class Ahead:
-    """Several rounds: a slot that is back goes straight on to its next client, up to the stop."""
+    """A stretch in which a slot that is back goes straight on to its next client, up to the stop."""
 
     def __init__(self, run: Run, start: int, stop: int) -> None:
         self.run, self.stop = run, stop
-        self.at = np.full(run.server.slots, start)
+        self.at = np.full(run.server.slots, start)  # rounds that each slot has done
         self.away = np.zeros(len(self.at), dtype=bool)
 
     def ready(self) -> list[Job]:
         free = ~self.away & (self.at < self.stop)
         self.away |= free
-        return [
-            self.run.start(int(round), np.flatnonzero(free & (self.at == round)))
-            for round in np.unique(self.at[free])
-        ]
+        rounds = np.unique(self.at[free])
+        return [self.run.start(int(r), np.flatnonzero(free & (self.at == r))) for r in rounds]
 
     def done(self, trained: Trained) -> None:
         back = self.run.absorb(trained)
         self.at[back] += 1
         self.away[back] = False
+
+
+class LockStep(Ahead):
+    """A stretch of one round, in which what the slots bring back is absorbed together."""
+
+    def __init__(self, run: Run, start: int, stop: int) -> None:
+        super().__init__(run, start, stop)
+        self.ended: list[Trained] = []
+
+    def done(self, trained: Trained) -> None:
+        self.ended.append(trained)
+        if sum(len(some.ks) for some in self.ended) == len(self.at):
+            super().done(in_order(self.ended))
 
 
 def in_order(ended: list[Trained]) -> Trained:

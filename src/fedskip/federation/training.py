@@ -1,7 +1,5 @@
 """The federated loop. Everything that trains goes through it: studies, benchmarks, the contract, tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from fedskip.engine.task import Engine

@@ -1,7 +1,5 @@
 """What users write, made to fit the type that a field declares."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from numbers import Integral, Real

@@ -1,7 +1,5 @@
 """Nested values with dotted keys: written out, one laid over another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

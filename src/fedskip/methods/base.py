@@ -15,8 +15,6 @@ Only the trainable slice (D of the P numbers of a model) passes through here. Bu
 parameters ride along and are always merged by sample weight.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Skip Aggregation, ICDM 2022. Slots then travel from client to client between two
 the samples that slot k has seen since the last one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedskip.methods.base import Method

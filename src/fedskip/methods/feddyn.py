@@ -7,8 +7,6 @@
 The mean over slots is uniform. The server keeps only the running sum of the h_i: it knows x and y.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

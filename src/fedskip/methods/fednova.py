@@ -7,8 +7,6 @@ A_k sums a_i over the visits of slot k since the last merge (momentum restarts a
 learning rate is inside A_k and cancels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -6,8 +6,6 @@ FedAdam: Reddi et al., Adaptive Federated Optimization, ICLR 2021 (algorithm 2, 
     d = x - sum_k p_k w_k           the averaged update, taken as a gradient
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -3,8 +3,6 @@
 min_y  F_i(y) + (mu/2) |y - x|^2        x: the model received for this visit
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

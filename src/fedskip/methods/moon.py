@@ -6,8 +6,6 @@ z_x comes from the received model, z_prev from the client's own last local model
 mode. On a client's first visit there is no previous model and no such term.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -10,8 +10,6 @@ the published algorithm). Dividing by eta tau_i under momentum has a gain near 9
 by samples; the variates, as in the paper, solve the unweighted objective.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

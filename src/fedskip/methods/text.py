@@ -4,8 +4,6 @@ A list is a grid, a bare word is text, `fedskip` is FedAvg with a period, and a 
 `my_package.my_module:MyMethod(alpha=1)`.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib

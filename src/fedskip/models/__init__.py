@@ -5,14 +5,13 @@ representation z that MOON contrasts. A model with a `stackable()` form is train
 rows are stacked.
 """
 
-from __future__ import annotations
-
+import copy
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
@@ -24,7 +23,7 @@ from fedskip.models.lstm import CharLSTM
 from fedskip.models.perceptron import Perceptron
 from fedskip.models.resnet import ResNet
 
-__all__ = ["MODELS", "Dropout", "build", "key_dropout", "refuse", "stacking_obstacles", "words"]
+__all__ = ["MODELS", "Dropout", "build", "draws", "key_dropout", "refuse", "stacking_obstacles", "words"]
 
 # name -> what makes it; its arguments are the model's options, their defaults are the paper's
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -110,6 +109,15 @@ def stacking_obstacles(module: nn.Module) -> str | None:
         if _draws(layer):
             return f"{where} draws from torch's global generator"
     return None
+
+
+def draws(module: nn.Module, inputs: Tensor) -> bool:
+    """Whether a module, in training, draws from torch's own generator."""
+    module = copy.deepcopy(module).cpu().train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        module(inputs.cpu())
+        return not torch.equal(before, torch.get_rng_state())
 
 
 def _draws(layer: nn.Module) -> bool:

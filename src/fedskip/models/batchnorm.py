@@ -1,7 +1,5 @@
 """Layers that keep statistics of their batches."""
 
-from __future__ import annotations
-
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 

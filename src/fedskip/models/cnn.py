@@ -4,8 +4,6 @@ References:
     Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021 (the network and its head).
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from fedskip.input.errors import InputError

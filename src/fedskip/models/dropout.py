@@ -5,8 +5,6 @@ interrupted runs. Here an engine gives every row a new 32-bit word at each step,
 buffer (loop) or by substituting it through `functional_call` (stacked, under `vmap`).
 """
 
-from __future__ import annotations
-
 from itertools import count
 from math import prod
 

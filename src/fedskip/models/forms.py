@@ -1,7 +1,5 @@
 """Other forms of a module: one that `torch.func` can take, and one that gives its representation, too."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

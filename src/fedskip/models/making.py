@@ -1,7 +1,5 @@
 """A model as it starts: by name, from a user's module, or from what makes one."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Losses and metrics by name; each gives one number per sample, so that any batch can be averaged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch.nn.functional as F

@@ -6,8 +6,6 @@ few large groups. All sums have a fixed order, so the gradient repeats its bits.
 the same without writing the patches out, it does.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 from typing import Any

@@ -4,8 +4,6 @@ References:
     Caldas et al., LEAF: A Benchmark for Federated Settings, 2018 (the data set and its model).
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 

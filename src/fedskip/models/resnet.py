@@ -5,8 +5,6 @@ References:
     Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021 (the stem and the head).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """What `vmap` gives to an `autograd.Function` with a rule of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Models in files: what users came for, as safetensors, and any weights to start from."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

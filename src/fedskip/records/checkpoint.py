@@ -4,8 +4,6 @@ A row's bits depend on how many rows are computed with it, so the runs of a sett
 together, all at the same round. The file's name carries a digest of its bytes; the previous file is kept.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a study records: one row per run and evaluation, one summary row per run."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Sequence

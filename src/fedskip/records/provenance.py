@@ -4,8 +4,6 @@ study.yaml holds the study as it was begun and, under `record`, what it noted ab
 arithmetic, and the data in numbers. A study that resumes compares these with what it finds.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
@@ -22,47 +20,34 @@ from fedskip.spec.study import RECORD
 Facts = dict[str, Any]
 
 
-class StudyFile:
-    """The study.yaml of a folder."""
+class Folder:
+    """The folder of a study. A study is plain values here, as study.yaml has them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "study.yaml"
-
-    def exists(self) -> bool:
-        return self.path.exists()
+    def __init__(self, path: Path) -> None:
+        self.path, self.file = path, path / "study.yaml"
 
     def study(self) -> Facts:
-        """The study, as plain values."""
+        """The study that was begun here."""
         return {key: value for key, value in self._read().items() if key != RECORD}
 
     def record(self) -> Facts:
+        """What it noted about itself."""
         return dict(self._read().get(RECORD) or {})
 
     def write(self, text: str, record: Facts) -> None:
         """Write a study given as YAML; the record gets a digest of it."""
         record["study"] = _digest(yaml.safe_load(text))
-        write_text(self.path, text + yaml.safe_dump({RECORD: record}, sort_keys=False))
-
-    def is_edited(self) -> bool:
-        """Whether the study was changed by hand since it was written."""
-        return self.record().get("study") not in (None, _digest(self.study()))
+        write_text(self.file, text + yaml.safe_dump({RECORD: record}, sort_keys=False))
 
     def _read(self) -> Facts:
-        found: Facts = yaml.safe_load(self.path.read_text(encoding="utf-8")) if self.exists() else {}
+        found: Facts = yaml.safe_load(self.file.read_text(encoding="utf-8")) if self.file.exists() else {}
         return found
-
-
-class Folder:
-    """A study is plain values here, as its study.yaml has them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.file = path, StudyFile(path)
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and the summary is written."""
         if not self.file.exists() or not (self.path / "summary.csv").exists():
             return False
-        begun = self.file.study()
+        begun = self.study()
         saved = [found(self.path / "checkpoints", setting["name"]) for setting in begun["settings"]]
         return all(one and one[-1][0] >= n for one, n in zip(saved, rounds_of(begun), strict=True))
 
@@ -70,7 +55,7 @@ class Folder:
         """Refuse to begin a study in a folder that holds one, or parts of one."""
         another = "choose another --out"
         if self.file.exists():
-            if self.file.study() != study:
+            if self.study() != study:
                 raise InputError("out", "holds another study", str(self.path), another)
             if self.is_finished():
                 raise InputError("out", "holds this study, finished", str(self.path), another)
@@ -83,12 +68,12 @@ class Folder:
 
     def refuse_other(self, study: Facts, anyway: bool) -> None:
         """Refuse to go on with another study than the one that was begun here, but for its rounds."""
-        if without_rounds(self.file.study()) != without_rounds(study):
+        if without_rounds(self.study()) != without_rounds(study):
             raise InputError("out", "holds another study", str(self.path), "choose its own folder")
-        if self.file.is_edited() and not anyway:
+        if self.record().get("study") not in (None, _digest(self.study())) and not anyway:
             fix = "undo that, or run the changed study into another --out; --anyway mixes the two. "
             fix += "More rounds are had with --rounds"
-            raise InputError(str(self.file.path), "was changed after the study began", fix=fix)
+            raise InputError(str(self.file), "was changed after the study began", fix=fix)
 
     def clear(self) -> None:
         """Remove what a kill has left half written."""
@@ -108,11 +93,8 @@ def _digest(study: Facts) -> str:
 
 def without_rounds(study: Facts) -> Facts:
     """A study that may be made longer."""
-    shorter = {key: value for key, value in study.items() if key != "rounds"}
-    shorter["settings"] = [
-        {key: value for key, value in setting.items() if key != "rounds"} for setting in study["settings"]
-    ]
-    return shorter
+    settings = [{**setting, "rounds": None} for setting in study["settings"]]
+    return {**study, "rounds": None, "settings": settings}
 
 
 def settings_of(study: Facts) -> list[Facts]:

@@ -37,9 +37,8 @@ class Table(Sequence[Row]):
 
     def where(self, **values: Any) -> Table:
         """The rows that have these values."""
-        return Table(
-            self.columns, (row for row in self.rows if all(row.get(k) == v for k, v in values.items()))
-        )
+        found = (row for row in self.rows if all(row.get(k) == v for k, v in values.items()))
+        return Table(self.columns, found)
 
     def pandas(self) -> Any:
         """A pandas DataFrame."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from rich import live
@@ -103,14 +102,10 @@ class Watch:
         """All of the setting in one line."""
         course, status = self.course, self.course.status()
         best = max(course.runs, key=lambda run: self.best.get(run.name, float("-inf")))
-        parts = [
-            f"{course.name}: round {self.round}/{course.rounds}",
-            f"elapsed {units.clock(course.seconds())}",
-            f"left {units.clock(self.pace.left(status, course.runs))}",
-            f"best {units.score(self.best.get(best.name), course.metric)} ({best.label})",
-            f"{self.pace.speed(status):,.0f} client-steps/s",
-        ]
-        return "  ".join(parts)
+        score = units.score(self.best.get(best.name), course.metric)
+        elapsed, left, speed = self._pace(status)
+        start = f"{course.name}: round {self.round}/{course.rounds}"
+        return "  ".join([start, elapsed, left, f"best {score} ({best.label})", speed])
 
     def screen(self, place: str) -> RenderableType:
         """A line per run, and the setting below them."""
@@ -121,46 +116,32 @@ class Watch:
             table.add_column(header, justify="right", no_wrap=True)
         for line in self.lines:
             table.add_row(*self._cells(line, status))
-        left = units.clock(self.pace.left(status, course.runs))
-        footer = f"elapsed {units.clock(course.seconds())}  left {left}  "
-        footer += f"{self.pace.speed(status):,.0f} client-steps/s"
-        return Group(table, Text(footer, "dim"))
+        return Group(table, Text("  ".join(self._pace(status)), "dim"))
 
-    def _cells(self, line: Line, status: Status) -> list[RenderableType]:
-        going = [run for run in line.runs if run.name not in status.diverged]
-        done, rounds = fmean(status.rounds[run.name] for run in going or line.runs), self.course.rounds
+    def _pace(self, status: Status) -> tuple[str, str, str]:
+        elapsed, left = self.course.seconds(), self.pace.left(status, self.course.runs)
+        speed = f"{self.pace.speed(status):,.0f} client-steps/s"
+        return f"elapsed {units.clock(elapsed)}", f"left {units.clock(left)}", speed
+
+    def _cells(self, runs: list[Shown], status: Status) -> list[RenderableType]:
+        going = [run for run in runs if run.name not in status.diverged]
+        done, rounds = fmean(status.rounds[run.name] for run in going or runs), self.course.rounds
         scores = [
             units.score(fmean(known) if known else None, self.course.metric)
             for by_run in (self.last, self.best)
-            for known in [[by_run[run.name] for run in line.runs if run.name in by_run]]
+            for known in [[by_run[run.name] for run in runs if run.name in by_run]]
         ]
+        seeds = str(runs[0].seed) if len(runs) == 1 else f"{len(runs)} seeds"
+        bar = ProgressBar(rounds, done, width=12, complete_style="cyan", finished_style="green")
         left = Text(units.clock(self.pace.left(status, going))) if going else Text("diverged", "red")
-        return [
-            Text(line.label),
-            line.seeds,
-            f"{int(done)}/{rounds}",
-            ProgressBar(rounds, done, width=12, complete_style="cyan", finished_style="green"),
-            *scores,
-            left,
-        ]
+        return [Text(runs[0].label), seeds, f"{int(done)}/{rounds}", bar, *scores, left]
 
 
-@dataclass(frozen=True)
-class Line:
+def lines(runs: Sequence[Shown]) -> list[list[Shown]]:
     """What is shown together: one run, or the runs of a method."""
-
-    label: str
-    seeds: str
-    runs: list[Shown]
-
-
-def lines(runs: Sequence[Shown]) -> list[Line]:
     if len(runs) <= MANY:
-        return [Line(run.label, str(run.seed), [run]) for run in runs]
-    by_label: dict[str, list[Shown]] = {}
-    for run in runs:
-        by_label.setdefault(run.label, []).append(run)
-    return [Line(label, f"{len(same)} seeds", same) for label, same in by_label.items()]
+        return [[run] for run in runs]
+    return [[run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)]
 
 
 class Pace:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Callable
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
 from fedskip.files import write_text
-from fedskip.records.results import Results, Table
+from fedskip.records.results import Results, Row
 from fedskip.report.table import by_method, closing
 from fedskip.spec.setting import Setting
 
@@ -67,13 +66,10 @@ def draw(name: str, setting: Setting, results: Results) -> str:
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.add_subplot()
         for label, runs in by_method(results.history.where(setting=setting.name)).items():
-            _line(axes, label, runs, _value(x), _value(y))
+            _line(axes, label, runs, x, y)
         for reference in results.settings if y == "test_accuracy" else ():
-            last = [
-                row["last"]
-                for row in results.summary.where(setting=reference.name)
-                if row["last"] is not None
-            ]
+            scores = results.summary.where(setting=reference.name).column("last")
+            last = [score for score in scores if score is not None]
             if reference.reference and last:
                 axes.axhline(fmean(last), color="grey", linestyle="--", label=reference.name)
         axes.set(xlabel=across, ylabel=up, title=f"{setting.name}: {up}")
@@ -88,24 +84,13 @@ def draw(name: str, setting: Setting, results: Results) -> str:
     return out.getvalue()
 
 
-def _value(column: str) -> Callable[[dict[str, Any]], float]:
-    if column == "bytes":
-        return lambda row: float(row["bytes_down"] + row["bytes_up"])
-    return lambda row: float(row[column])
-
-
-def _line(
-    axes: Axes,
-    label: str,
-    runs: Table | list[dict[str, Any]],
-    x: Callable[[dict[str, Any]], float],
-    y: Callable[[dict[str, Any]], float],
-) -> None:
+def _line(axes: Axes, label: str, runs: list[Row], x: str, y: str) -> None:
     points: dict[float, list[float]] = {}
     for row in runs:
-        points.setdefault(x(row), []).append(y(row))
-    at = sorted(points)
-    (line,) = axes.plot(at, [fmean(points[v]) for v in at], label=label, marker="." if len(at) < 30 else None)
+        at = row["bytes_down"] + row["bytes_up"] if x == "bytes" else row[x]
+        points.setdefault(float(at), []).append(float(row[y]))
+    xs = sorted(points)
+    (line,) = axes.plot(xs, [fmean(points[v]) for v in xs], label=label, marker="." if len(xs) < 30 else None)
     if max(map(len, points.values()), default=0) > 1:
-        low, high = [min(points[v]) for v in at], [max(points[v]) for v in at]
-        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        low, high = [min(points[v]) for v in xs], [max(points[v]) for v in xs]
+        axes.fill_between(xs, low, high, color=line.get_color(), alpha=0.15, linewidth=0)

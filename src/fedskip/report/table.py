@@ -1,7 +1,5 @@
 """The closing table of a study: a row per method and setting, over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedskip.records.history import TAIL
-from fedskip.records.provenance import StudyFile
+from fedskip.records.provenance import Folder
 from fedskip.records.results import Results, Row
 from fedskip.report import units
 from fedskip.spec.setting import Setting
@@ -95,7 +93,7 @@ def tested(out: Path) -> str:
 
 def _divisions(out: Path) -> dict[str, list[dict[str, int]]]:
     """What a study has noted of each setting's divisions."""
-    settings = StudyFile(out).record()["settings"]
+    settings = Folder(out).record()["settings"]
     return {name: list(facts["divisions"].values()) for name, facts in settings.items()}
 
 
@@ -108,10 +106,9 @@ def by_method(runs: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def _metric(setting: Setting) -> str:
-    name = (
-        setting.metric if isinstance(setting.metric, str) else getattr(setting.metric, "__name__", "metric")
-    )
-    return name.replace("_", " ") + (" in %" if setting.metric in units.PERCENT else "")
+    metric = setting.metric
+    name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
+    return name.replace("_", " ") + (" in %" if metric in units.PERCENT else "")
 
 
 def _score(runs: list[Row], column: str, setting: Setting, highest: float | None = None) -> Text:

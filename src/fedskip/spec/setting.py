@@ -101,9 +101,6 @@ class Draft:
     def name(self) -> str:
         return str(self.keys["name"])
 
-    def with_rounds(self, rounds: int) -> Draft:
-        return Draft({**self.keys, "rounds": rounds})
-
     def resolved(self, defaults: Mapping[str, Any]) -> Setting:
         """The setting, with what was left out taken from `Dataset.defaults` (dotted keys), or from a file.
 

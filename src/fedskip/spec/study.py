@@ -1,7 +1,5 @@
 """A study: its settings, and how it is to use the machine; built from a tree, written as YAML."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The engine of a group of runs; for the stacked one, the plan that follows from the runs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,9 +39,8 @@ def make_plan(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows: i
     for run in runs:
         orders = run.server.orders(0)
         terms, routes = run.clients.begin(orders)
-        plan = replace(plan, pull=plan.pull or terms.mu is not None)
-        plan = replace(plan, linear=plan.linear or terms.linear is not None)
-        contrast = terms.contrast is not None
+        pull, linear, contrast = (t is not None for t in (terms.mu, terms.linear, terms.contrast))
+        plan = replace(plan, pull=plan.pull or pull, linear=plan.linear or linear)
         first[contrast] = Job(orders.x, terms, routes)
         stretches[contrast].append(steps_ahead(run, prepared.task.local))
     busy: dict[bool, Counter[int]] = {contrast: busy_rows(stretches[contrast]) for contrast in (False, True)}

@@ -1,7 +1,5 @@
 """How runs stand: evaluates what they have come to, makes rows of it, and keeps the best models."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass
@@ -47,22 +45,18 @@ class Standing:
 
     def about(self) -> Row:
         """The columns that all tables begin with."""
-        period = str(self.run.server.method.period)
         return {
-            "setting": self.setting,
-            "run": self.name,
-            "method": self.label,
-            "period": period,
-            "seed": self.seed,
-        }
+            "setting": self.setting, "run": self.name, "method": self.label,
+            "period": str(self.run.server.method.period), "seed": self.seed,
+        }  # fmt: skip
 
     def save(self) -> Saved:
         """All that a checkpoint holds of it; of a run that diverged only what was kept before."""
         saved, about = ({}, {}) if self.run.diverged else self.run.save()
-        for name in ("best_model", "last_model"):
-            model = getattr(self, name)
-            if model is not None and not (name == "last_model" and model is self.best_model):
-                saved = saved | {name: model}
+        if self.best_model is not None:
+            saved["best_model"] = self.best_model
+        if self.last_model is not None and self.last_model is not self.best_model:
+            saved["last_model"] = self.last_model
         return saved, {
             "run": about, "diverged": self.run.diverged, "evaluated_at": self.evaluated_at,
             "best": self.best if math.isfinite(self.best) else None,
@@ -97,29 +91,23 @@ def restore_all(standings: list[Standing], tensors: dict[str, Tensor], notes: di
         standing.restore(own, notes[standing.name])
 
 
-class Clock:
-    """Seconds since a setting began, over all processes that worked on it."""
-
-    def __init__(self) -> None:
-        self.before = 0.0  # what earlier processes spent
-        self._started = time.perf_counter()
-
-    def seconds(self) -> float:
-        return self.before + time.perf_counter() - self._started
-
-
 Waiting = list[tuple[Standing, Outcome]]
 
 
 class Judge:
     """Evaluates the runs of one setting."""
 
-    def __init__(self, prepared: Prepared, machine: Machine, clock: Clock) -> None:
-        self.prepared, self.clock = prepared, clock
+    def __init__(self, prepared: Prepared, machine: Machine) -> None:
+        self.prepared = prepared
+        self.began = time.perf_counter()  # earlier, if other processes worked on the setting before
         self.evaluator = Evaluator(
             prepared.task, stacked=machine.engine == "stacked" and not machine.streams,
             workers=machine.workers, threads=machine.threads,
         )  # fmt: skip
+
+    def seconds(self) -> float:
+        """Since the setting began, over all processes that worked on it."""
+        return time.perf_counter() - self.began
 
     def wants(self, standing: Standing, outcome: Outcome) -> bool:
         """Whether an outcome is evaluated: they are thinned by `eval_every`; the last one always counts."""
@@ -141,9 +129,8 @@ class Judge:
         seeds = [self.prepared.setting.division_seed(standing.seed) for standing, _ in waiting]
         for seed in sorted(set(seeds)):
             chosen = [i for i, one in enumerate(seeds) if one == seed]
-            for i, row in zip(chosen, self._rows([waiting[i] for i in chosen]), strict=True):
-                rows[i] = row
-        noted = [self._note(standing, outcome, rows[i]) for i, (standing, outcome) in enumerate(waiting)]
+            rows |= zip(chosen, self._rows([waiting[i] for i in chosen]), strict=True)
+        noted = [self._note(*waiting[i], rows[i]) for i in range(len(waiting))]
         return [row for row in noted if row is not None]
 
     def _rows(self, waiting: Waiting) -> list[Row]:
@@ -172,20 +159,15 @@ class Judge:
 
         main = "evaluated" if outcome.evaluated is not None else "slots"
         return standing.about() | {
-            "round": outcome.round,
-            "merges": outcome.merges,
-            "test_accuracy": mean(test.metric, main),
-            "test_loss": mean(test.loss, main),
+            "round": outcome.round, "merges": outcome.merges,
+            "test_accuracy": mean(test.metric, main), "test_loss": mean(test.loss, main),
             "val_accuracy": None if val is None else mean(val.metric, main),
             "slot_accuracy": mean(test.metric, "slots"),
-            "train_loss": float(outcome.train_loss),
-            "drift_mean": float(outcome.drift_mean),
+            "train_loss": float(outcome.train_loss), "drift_mean": float(outcome.drift_mean),
             "drift_broadcast": float(outcome.drift_broadcast),
-            "bytes_down": outcome.bytes_down,
-            "bytes_up": outcome.bytes_up,
-            "seconds": round(self.clock.seconds(), 3),
-            "x_broadcast_accuracy": mean(test.metric, "broadcast"),
-        }
+            "bytes_down": outcome.bytes_down, "bytes_up": outcome.bytes_up,
+            "seconds": round(self.seconds(), 3), "x_broadcast_accuracy": mean(test.metric, "broadcast"),
+        }  # fmt: skip
 
     def _note(self, standing: Standing, outcome: Outcome, row: Row) -> Row | None:
         """Keep what a row says of its run; None if it belongs in no history."""
@@ -221,14 +203,14 @@ class Judge:
             row["full_test"] = float(self.evaluator(_models(standing), division.test).metric.mean())
         return row
 
-    def by_client(self, standing: Standing) -> np.ndarray | None:
+    def by_client(self, standing: Standing) -> np.ndarray:
         """The last model's accuracy on each natural client's test samples; NaN where it has none."""
         owner = self.prepared.dataset.owner
         if owner is None or standing.last_model is None:
-            return None
+            return np.empty(0)
         test = self.prepared.division(standing.seed).test
         test = test[owner[test] >= 0]  # a test sample may belong to nobody
-        scores = self.evaluator(_models(standing), test, groups=owner[test]).by_group
+        scores = self.evaluator(_models(standing), test, owner[test]).by_owner
         assert scores is not None
         return np.asarray(scores.mean(0))
 

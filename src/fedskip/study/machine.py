@@ -59,7 +59,7 @@ class Machine:
         apart = stacked and device == "cpu" and AVAILABLE and threads == 1
         if stacked and spec.compile and not has_compiler():
             log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
-        compile = stacked and spec.compile and has_compiler() and _kind(spec, prepared) not in UNCOMPILED
+        compile = stacked and spec.compile and has_compiler() and _kind(prepared) not in UNCOMPILED
         precision = arithmetic_of(spec).precision
         kernels = stacked and device != "cpu" and not streams and precision in ("fp32", "tf32")
         return cls(
@@ -79,7 +79,7 @@ class Machine:
 
 def engine_of(spec: StudySpec, prepared: Prepared) -> tuple[str, int]:
     """The engine of a setting, and on how many streams its rows run; refuses one that cannot train it."""
-    kind = _kind(spec, prepared)
+    kind = _kind(prepared)
     engine: str = AUTO.get(kind, "loop") if spec.engine == "auto" else spec.engine
     if engine == "loop":
         return engine, 0
@@ -96,11 +96,10 @@ def engine_of(spec: StudySpec, prepared: Prepared) -> tuple[str, int]:
     raise refused
 
 
-def _kind(spec: StudySpec, prepared: Prepared) -> tuple[str, str]:
+def _kind(prepared: Prepared) -> tuple[str, str]:
     """The name of the model, empty for a user's own, and the kind of device."""
     model = prepared.setting.model
-    name = model["name"] if isinstance(model, Mapping) else ""
-    return name, resolve_device(spec.device).split(":")[0]
+    return model["name"] if isinstance(model, Mapping) else "", prepared.device.type
 
 
 def name_of(device: str) -> str:

@@ -1,7 +1,5 @@
 """A setting made real: data on the device, partitions, a model, and one `Run` per method and seed."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from fedskip.data.division import Division, divide
 from fedskip.data.pools import Pool, Pools
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.local import Route, route
-from fedskip.engine.task import Job, Task
+from fedskip.engine.task import Task
 from fedskip.federation import Clients, Run, Server
 from fedskip.input.errors import InputError
 from fedskip.methods.base import Method
@@ -58,51 +56,40 @@ class Prepared:
         )  # fmt: skip
         return Run(
             server,
-            Clients(method, layout, clients.sizes, self.routes(seed), x),
+            Clients(method, layout, clients.sizes, functools.partial(self.routes, seed), x),
             name=f"{setting.name}.{in_a_file(method.label)}.s{seed}",
             look_every=setting.eval_every,
             last=setting.rounds,
             keep_slots=setting.slot_accuracy,
         )
 
-    def first_job(self, method: Method) -> Job:
-        """The first round of a method."""
-        run = self.run(method, self.setting.seeds[0])
-        [job] = run.ready(1)
-        return job
-
     @functools.cached_property
     def has_own_objective(self) -> bool:
         """Whether a method has a loss of its own, which only the loop engine trains."""
-        return any(self.first_job(method).terms.objective for method in self.setting.methods)
+        runs = [self.run(method, self.setting.seeds[0]) for method in self.setting.methods]
+        return any(job.terms.objective for run in runs for job in run.ready(1))
 
-    def start(self, seed: int, purpose: str) -> Tensor:
-        """Freshly made weights, (P,), shared by all methods of a seed."""
-        if (seed, purpose) not in self._starts:
+    @functools.cached_property
+    def start(self) -> Callable[[int, str], Tensor]:
+        """Gives freshly made weights, (P,), by seed and purpose; all methods of a seed share them."""
+
+        @functools.cache
+        def start(seed: int, purpose: str) -> Tensor:
             module = make(self.setting.model, self.dataset.classes, self.setting.init, seed, purpose)
-            dtype = self.task.arithmetic.dtype
-            self._starts[seed, purpose] = self.task.layout.pack(module).to(self.device, dtype)
-        return self._starts[seed, purpose]
+            return self.task.layout.pack(module).to(self.device, self.task.arithmetic.dtype)
 
-    def routes(self, seed: int) -> Callable[[int, int, int], Route]:
-        """The routes of a seed, shared by its methods: all of them see the same batches."""
-        if seed not in self._routes:
-            clients, local, rounds = self.division(seed).clients, self.task.local, self.setting.rounds
-
-            @functools.lru_cache(maxsize=4 * self.setting.cohort)
-            def routes(key: int, client: int, round: int) -> Route:
-                return route(key, clients[client], local, round, rounds)
-
-            self._routes[seed] = routes
-        return self._routes[seed]
+        return start
 
     @functools.cached_property
-    def _starts(self) -> dict[tuple[int, str], Tensor]:
-        return {}
+    def routes(self) -> Callable[[int, int, int, int], Route]:
+        """Gives routes by seed, key, client and round; all methods of a seed see the same batches."""
 
-    @functools.cached_property
-    def _routes(self) -> dict[int, Callable[[int, int, int], Route]]:
-        return {}
+        @functools.lru_cache(maxsize=4 * self.setting.cohort * len(self.setting.seeds))
+        def routes(seed: int, key: int, client: int, round: int) -> Route:
+            indices = self.division(seed).clients[client]
+            return route(key, indices, self.task.local, round, self.setting.rounds)
+
+        return routes
 
     def save_partitions(self, folder: Path) -> None:
         """Write who owns which sample, unless it is written already."""

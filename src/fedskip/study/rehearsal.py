@@ -1,7 +1,5 @@
 """Tried before anything is written: do model, loss, metric and methods fit the data, and the engine them?"""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -127,9 +125,8 @@ def _play(run: Run, loop: Loop) -> Job:
 
 def _stack(task: Task, job: Job, streams: int) -> Tensor:
     """What the first visit makes of the model, as a stack of one, (P,)."""
-    terms = job.terms
-    plan = Plan(pull=terms.mu is not None, linear=terms.linear is not None, compile=False, streams=streams)
-    stack = Stack(task, plan, contrast=terms.contrast is not None)
+    pull, linear, contrast = (t is not None for t in (job.terms.mu, job.terms.linear, job.terms.contrast))
+    stack = Stack(task, Plan(pull=pull, linear=linear, compile=False, streams=streams), contrast)
     with torch.no_grad():
         return stack.stepper.once(*stack.opening(job))[0][0]
 

@@ -1,21 +1,21 @@
 """One setting under way: its runs in groups, where they are trained, its clock and its judge."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from fedskip.engine import Stacked
+from fedskip.models.weights import write_weights
 from fedskip.records.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.records.history import HistoryFile, summarise
 from fedskip.records.provenance import Facts
 from fedskip.records.results import Row
 from fedskip.report.progress import Course, Shown
 from fedskip.study.engines import make_engine
-from fedskip.study.group import Group
-from fedskip.study.judge import Clock, Judge, Standing, restore_all, save_all
+from fedskip.study.groups import Apart, Group, Here, Place, Seen
+from fedskip.study.judge import Judge, Standing, restore_all, save_all
 from fedskip.study.machine import Machine
-from fedskip.study.places import Apart, Here, Place, Seen
 from fedskip.study.prepare import Prepared
 
 CHECKPOINTS = 20  # in a setting, unless `checkpoint_every` says otherwise
@@ -34,8 +34,7 @@ class Session:
         setting = prepared.setting
         self.prepared, self.machine, self.setting = prepared, machine, setting
         self.every = every or max(1, setting.rounds // CHECKPOINTS)
-        self.clock = Clock()
-        self.judge = Judge(prepared, machine, self.clock)
+        self.judge = Judge(prepared, machine)
         self.standings = [
             Standing(prepared.run(method, seed), setting.name)
             for method in setting.methods
@@ -54,12 +53,9 @@ class Session:
         """What the setting resolved to: what shapes its arithmetic, and its data in numbers."""
         plans = [group.engine.plan for group in self.groups if isinstance(group.engine, Stacked)]
         stacked: Facts = {}
-        if plans:  # one for each process
-            stacked = {
-                "sizes": [list(plan.sizes) for plan in plans],
-                "contrast_sizes": [list(plan.contrast_sizes) for plan in plans],
-                "rows": plans[0].rows,
-            }
+        if plans:  # one for each group
+            sizes = {name: [list(getattr(p, name)) for p in plans] for name in ("sizes", "contrast_sizes")}
+            stacked = {**sizes, "rows": plans[0].rows}
         return {
             "machine": self.machine.facts() | stacked,
             "parameters": self.prepared.task.layout.size,
@@ -70,24 +66,19 @@ class Session:
         }  # fmt: skip
 
     def course(self) -> Course:
-        engine = self.groups[0].engine
-        return Course(
-            self.setting.name,
-            [Shown(standing.name, standing.label, standing.seed) for standing in self.standings],
-            self.round,
-            self.setting.rounds,
-            self.setting.metric,
-            engine.plan.needs if isinstance(engine, Stacked) else (),
-            self.place.status,
-            self.clock.seconds,
-        )
+        setting, engine = self.setting, self.groups[0].engine
+        runs = [Shown(standing.name, standing.label, standing.seed) for standing in self.standings]
+        needs = engine.plan.needs if isinstance(engine, Stacked) else ()
+        how = needs, self.place.status, self.judge.seconds
+        return Course(setting.name, runs, self.round, setting.rounds, setting.metric, *how)
 
     def restore(self, folder: Path) -> None:
         """Go on from the last checkpoint in a folder, if there is one."""
         saved = found(folder, self.setting.name)
         if saved:
             tensors, notes = load_checkpoint(saved[-1][1])
-            self.round, self.clock.before = notes["round"], notes["seconds"]
+            self.round = notes["round"]
+            self.judge.began -= notes["seconds"]
             restore_all(self.standings, tensors, notes["runs"])
 
     def train(self, folder: Path, history: HistoryFile, seen: Seen) -> Iterator[int]:
@@ -103,7 +94,7 @@ class Session:
             self.round = until
             history.sync()
             tensors, runs = save_all(self.standings)
-            notes = {"round": until, "seconds": self.clock.seconds(), "runs": runs}
+            notes = {"round": until, "seconds": self.judge.seconds(), "runs": runs}
             save_checkpoint(folder, self.setting.name, until, tensors, notes)
             yield until
 
@@ -114,6 +105,33 @@ class Session:
         for standing in self.standings:
             measured = summarise(history.table.where(run=standing.name), rounds=self.setting.rounds)
             rows.append(measured | {"full_test": measured["last"]} | self.judge.summary(standing))
+        return rows
+
+    def write_models(self, folder: Path) -> None:
+        """Write the last, the best and, where there is one, the final model of every run."""
+        model = self.setting.model if isinstance(self.setting.model, dict) else None
+        for standing in self.standings:
+            kinds = {"last": standing.last_model, "best": standing.best_model, "final": standing.final_model}
+            for kind, vectors in kinds.items():
+                if vectors is None:  # a study that was made longer may have left one
+                    (folder / f"{standing.name}.{kind}.safetensors").unlink(missing_ok=True)
+                    continue
+                about = {"kind": kind, "model": model, "classes": self.prepared.dataset.classes}
+                named = {standing.name: vectors}
+                if vectors.dim() > 1:  # never merged: every slot has a model of its own
+                    named = {f"{standing.name}.slot{k}": vector for k, vector in enumerate(vectors)}
+                for name, vector in named.items():
+                    state, file = self.prepared.task.layout.views(vector), f"{name}.{kind}.safetensors"
+                    write_weights(folder / file, state, about | standing.about())
+
+    def client_rows(self) -> list[Row]:
+        """The rows of clients.csv, if the setting asks for them: every client that has test samples."""
+        names, rows = self.prepared.dataset.owner_names, []
+        for standing in self.standings if self.setting.client_accuracy else ():
+            for client, score in enumerate(self.judge.by_client(standing)):
+                if np.isfinite(score):
+                    about = {"client": names[client] if names else client, "test_accuracy": float(score)}
+                    rows.append(standing.about() | about)
         return rows
 
     def close(self) -> None:

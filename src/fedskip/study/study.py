@@ -28,9 +28,8 @@ from fedskip.records.provenance import Facts, Folder, compare, next_folder, roun
 from fedskip.records.results import Results, Row, Table
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress
-from fedskip.spec import Setting, StudySpec, Tree, build, dump, load_yaml, plain
+from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versions
-from fedskip.study.outputs import client_rows, write_models
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
 from fedskip.study.session import Session
@@ -63,10 +62,9 @@ class Study:
         """The study whose folder this is."""
         file = Folder(Path(out)).file
         if not file.exists():
-            raise InputError(
-                "out", "holds no study: there is no study.yaml", str(out), "start one with `fedskip run`"
-            )
-        return cls(out, spec=build(load_yaml(file.path)))
+            fix = "start one with `fedskip run`"
+            raise InputError("out", "holds no study: there is no study.yaml", str(out), fix)
+        return cls(out, spec=build(load_yaml(file)))
 
     @property
     def folder(self) -> Folder:
@@ -83,7 +81,7 @@ class Study:
                 self._claims = False
         with locked(self.out):
             self.folder.refuse_taken(plain(self.spec, settings))
-            self.folder.file.write(dump(self.spec, settings), {})
+            self.folder.write(dump(self.spec, settings), {})
             return self._play(prepared, progress or Progress())
 
     def resume(
@@ -101,7 +99,7 @@ class Study:
             self._take_rounds(rounds)
             prepared = self._prepare(self.out)
             self.folder.refuse_other(plain(self.spec, [one.setting for one in prepared]), anyway)
-            for one, had in zip(prepared, rounds_of(self.folder.file.study()), strict=True):
+            for one, had in zip(prepared, rounds_of(self.folder.study()), strict=True):
                 if one.setting.rounds != had and Decay.parse(one.setting.local.decay).kind == "cosine":
                     rule = "cannot change under a cosine decay, which depends on it"
                     raise InputError("--rounds", rule, rounds)
@@ -116,7 +114,7 @@ class Study:
         """What the folder of a finished study holds."""
         if not (self.out / "summary.csv").exists():
             raise InputError("out", "holds no finished study", str(self.out), "go on with it: resume()")
-        pairs = zip(self.spec.settings, settings_of(self.folder.file.study()), strict=True)
+        pairs = zip(self.spec.settings, settings_of(self.folder.study()), strict=True)
         settings = tuple(draft.resolved(known) for draft, known in pairs)
         history, summary = (Table.read(self.out / name) for name in ("history.csv", "summary.csv"))
         return Results(self.out, history, summary, self.spec.name, settings)
@@ -138,7 +136,7 @@ class Study:
 
     def _take_rounds(self, rounds: int | None) -> None:
         """The rounds of the folder hold, which may have been extended before; or more, where asked for."""
-        begun = rounds_of(self.folder.file.study())
+        begun = rounds_of(self.folder.study())
         if len(begun) != len(self.spec.settings):
             raise InputError("out", "holds another study", str(self.out), "choose its own folder")
         drafts = []
@@ -146,12 +144,12 @@ class Study:
             wanted = had if rounds is None or draft.keys.get("reference") else rounds
             if wanted < had:
                 raise InputError("--rounds", f"must be >= {had}, what the study has", rounds)
-            drafts.append(draft.with_rounds(wanted))
+            drafts.append(Draft({**draft.keys, "rounds": wanted}))
         self.spec = dataclasses.replace(self.spec, settings=tuple(drafts))
 
     def _play(self, prepared: list[Prepared], progress: Progress, *, anyway: bool = False) -> Results:
         """Train one setting after another, and write what they come to; empties the list on the way."""
-        history, record = HistoryFile(self.out / "history.csv"), self.folder.file.record()
+        history, record = HistoryFile(self.out / "history.csv"), self.folder.record()
         settings = tuple(one.setting for one in prepared)
         summary: list[Row] = []
         clients: list[Row] = []
@@ -169,8 +167,8 @@ class Study:
                         if stop.is_set() and (prepared or round < one.setting.rounds):
                             raise Interrupted
                 summary += session.finish(history)
-                write_models(one, session.standings, self.out / "models")
-                clients += client_rows(one, session.standings, session.judge)
+                session.write_models(self.out / "models")
+                clients += session.client_rows()
                 del session, one
                 _free()  # the next setting looks how much memory there is
         if clients:
@@ -195,7 +193,7 @@ class Study:
             noted = {"versions": record["versions"], **known[name]}
             compare(noted, {"versions": versions(), **facts}, self.out)
         known[name], record["versions"] = facts, versions()
-        self.folder.file.write(dump(self.spec, settings), record)
+        self.folder.write(dump(self.spec, settings), record)
         prepared.save_partitions(self.out)
         return session
 

@@ -1,7 +1,5 @@
 """Processes that answer questions: on a CPU, Python's lock keeps threads from sharing small steps."""
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

@@ -3,8 +3,6 @@
 What happens in which order is a function of the routes alone, never of timing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -13,7 +11,7 @@ import torch
 from fedskip.engine.arithmetic import torch_threads
 from fedskip.engine.stacked.plan import Plan
 from fedskip.engine.stacked.stack import Stack
-from fedskip.engine.task import Job, Task, Trained, draws
+from fedskip.engine.task import Job, Task, Trained
 from fedskip.input.errors import InputError
 from fedskip.models import stacking_obstacles
 from fedskip.models.batchnorm import batch_statistics
@@ -69,7 +67,7 @@ def refusal(task: Task, streams: int = 0) -> InputError | None:
     """Why the stacked engine cannot train a task, or None if it can."""
     model, local = type(task.module).__name__, task.local
     obstacle = None if streams else stacking_obstacles(task.module)
-    if obstacle is None and draws(task):
+    if obstacle is None and task.draws:
         obstacle = "it draws from torch's global generator; use engine=loop"
     if obstacle:
         return InputError("engine", "cannot be 'stacked' for this model", model, obstacle)

@@ -1,7 +1,5 @@
 """The gradients of all rows: by vmap in one batch, or of one row alone where rows have streams."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +12,8 @@ from fedskip.engine.task import Task
 from fedskip.models.dropout import words
 from fedskip.models.forms import WithFeatures, functional
 from fedskip.models.measures import contrast_loss, per_sample
+
+State = dict[str, Tensor]  # tensors by name
 
 
 class Gradients:
@@ -34,43 +34,30 @@ class Gradients:
         self.words = words(self.model)
 
     def __call__(
-        self,
-        rows: dict[str, Tensor],
-        w: Tensor,
-        rest: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        here: Tensor,
-        word: Tensor,
+        self, rows: State, w: Tensor, rest: Tensor, x: Tensor, t: Tensor, here: Tensor, word: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients (n, D), the losses (n,), and the buffers afterwards (n, P - D).
 
-        w (n, D) and rest (n, P - D) are the models; `here` (n, B) says which samples are really in the batch.
+        w (n, D) and rest (n, P - D) are the models, x and t (n, B, ...) inputs and targets; `here` (n, B)
+        says which samples are really in the batch.
         """
-        contrast: dict[str, Tensor] = {}
+        contrast: State = {}
         if self.contrast:
-            contrast = {name: self._represent(rows[name], inputs) for name in ("received", "previous")}
+            contrast = {name: self._represent(rows[name], x) for name in ("received", "previous")}
             contrast |= {name: rows[name][:, 0] for name in ("weight", "temperature")}
         found, (_, (loss, rest)) = self._each(grad_and_value(self._objective, has_aux=True))(
-            self.task.layout.views(w), rest, inputs, targets, here, word, contrast
+            self.task.layout.views(w), contrast, rest, x, t, here, word
         )
         return torch.cat([g.reshape(len(w), -1) for g in found.values()], 1), loss, rest
 
     def _objective(
-        self,
-        trainable: dict[str, Tensor],
-        rest: Tensor,
-        x: Tensor,
-        t: Tensor,
-        here: Tensor,
-        word: Tensor,
-        contrast: dict[str, Tensor],
+        self, w: State, contrast: State, rest: Tensor, x: Tensor, t: Tensor, here: Tensor, word: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Of one row: what is differentiated, and beside it the loss alone and the buffers afterwards."""
         layout = self.task.layout
         # BatchNorm writes its statistics in place; into a view of many rows it would write to nowhere
         buffers = {name: view.clone() for name, view in layout.views(rest, start=layout.trainable).items()}
-        state = {**self._laid_out(trainable), **buffers, **dict.fromkeys(self.words, word)}
+        state = {**self._laid_out(w), **buffers, **dict.fromkeys(self.words, word)}
         if contrast:
             output, z = self._compute(WithFeatures(self.model), WithFeatures.named(state), x)
         else:
@@ -99,12 +86,12 @@ class Gradients:
             return vmap(function)
         return lambda *rows: tree_map(lambda t: t[None], function(*tree_map(lambda t: t[0], rows)))
 
-    def _compute(self, module: nn.Module, state: dict[str, Tensor], x: Tensor) -> Any:
+    def _compute(self, module: nn.Module, state: State, x: Tensor) -> Any:
         """What a module of this state gives for x, in the precision of the task."""
         x = self._channels_last(x) if self.alone else x
         return self.task.arithmetic.compute(lambda x: functional_call(module, state, (x,)), x)
 
-    def _laid_out(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _laid_out(self, weights: State) -> State:
         """Weights as their kernels like them best."""
         return {name: self._channels_last(w) for name, w in weights.items()} if self.alone else weights
 

@@ -5,8 +5,6 @@ number of the step, which the graph itself counts up. So a block of steps is one
 many replays, and the host waits for nothing.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """How many rows fit a GPU: measured on a step of one row before the first round, then fixed for the study."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

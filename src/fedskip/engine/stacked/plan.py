@@ -1,7 +1,5 @@
 """What the stacked engine has to know before its first step: made from the runs, stored with the study."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ the rows are laid out anew. That happens when visits join, or when those still b
 are few sizes, because each is traced, and compiled where there is a compiler, once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -103,9 +101,8 @@ class Stack:
         empty = size - busy
         self.seats = [*(self.seats[i] for i in keep), *joining, *[None] * empty]
         if empty:
-            blocks.append(
-                {name: rows.new_zeros((empty, *rows.shape[1:])) for name, rows in blocks[0].items()}
-            )
+            zeros = {name: rows.new_zeros((empty, *rows.shape[1:])) for name, rows in blocks[0].items()}
+            blocks.append(zeros)
         self.rows = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
 
     def _size(self, rows: int) -> int:

@@ -6,8 +6,6 @@
 How it is run (compiled, recorded as a graph, on streams) is the business of `stepper.py`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

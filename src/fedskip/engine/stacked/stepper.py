@@ -4,8 +4,6 @@ Tracing keeps vmap and grad out of the inner loop, and gives every number of row
 guards to check and no limit on recompiling.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Sequence

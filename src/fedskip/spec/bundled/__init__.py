@@ -1,7 +1,5 @@
 """Studies that come with the package, as YAML files beside this one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fedskip.input.errors import InputError, unknown

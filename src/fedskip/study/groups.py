@@ -1,42 +1,68 @@
-"""Where groups of runs are trained: here, or each in a process of its own.
+"""Groups of runs that train together, and where: here, or each group in a process of its own.
 
-Bits depend on how runs are grouped, which is planned and stored, never on where a group is trained.
+A row's bits depend on how many rows are computed with it. So bits depend on how runs are grouped, which is
+planned and stored, and never on where a group is trained.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from operator import or_
 from typing import Protocol
 
-from fedskip.federation import Saved
+from fedskip.engine import Engine
+from fedskip.federation import Saved, train
 from fedskip.records.results import Row
 from fedskip.report.progress import Status
-from fedskip.study.group import Group
-from fedskip.study.judge import restore_all, save_all
+from fedskip.study.judge import Judge, Standing, Waiting, restore_all, save_all
 from fedskip.study.workers import Respond, Tell, Worker, answers
 
 Seen = Callable[[list[Row]], None]
 
 
+class Group:
+    """Runs that train in one engine, and are evaluated as they go."""
+
+    def __init__(self, standings: list[Standing], engine: Engine, judge: Judge) -> None:
+        self.standings, self.engine, self.judge = standings, engine, judge
+
+    def advance(self, until: int) -> Iterator[list[Row]]:
+        """Train all runs up to round `until`; gives the rows of the history as they are found."""
+        standings = {standing.name: standing for standing in self.standings}
+        # every run once, on average: models are then evaluated together but not kept long
+        waiting, room = Waiting(), self.judge.room(self.standings)
+        for run, outcome in train(self.engine, [standing.run for standing in self.standings], until):
+            standing = standings[run.name]
+            if run.diverged or not self.judge.wants(standing, outcome):
+                continue
+            standing.evaluated_at = outcome.round
+            waiting.append((standing, outcome))
+            if len(waiting) >= room:
+                yield self.judge(waiting)
+                waiting = []
+        yield self.judge(waiting)
+
+    def status(self) -> Status:
+        runs = [standing.run for standing in self.standings]
+        return Status(
+            {run.name: run.rounds_done for run in runs},
+            frozenset(run.name for run in runs if run.diverged),
+            sum(run.steps for run in runs),
+            self.engine.preparing,
+        )
+
+
 class Place(Protocol):
-    """Trains groups of runs."""
+    """Where groups of runs are trained."""
 
     def advance(self, until: int, seen: Seen) -> Iterator[list[Row]]:
         """Train all groups up to round `until`; gives rows to record.
 
         `seen` gets rows as soon as they are found. Afterwards the runs are here as they were left there.
         """
-        ...
 
-    def status(self) -> Status:
-        """How far the runs are, also while they advance."""
-        ...
+    def status(self) -> Status: ...  # how far the runs are, also while they advance
 
-    def close(self) -> None:
-        """Leave nothing running."""
-        ...
+    def close(self) -> None: ...  # leave nothing running
 
 
 class Here:
@@ -65,7 +91,7 @@ class Apart:
         """`runs`: the names of all runs, in the order in which rows of the same round are recorded."""
         self.groups, self._order = groups, {name: i for i, name in enumerate(runs)}
         self._workers: list[Worker] = []
-        self._statuses = [group.status() for group in groups]  # as the processes last told
+        self._told: dict[int, Status] = {}
 
     def advance(self, until: int, seen: Seen) -> Iterator[list[Row]]:
         if not self._workers:
@@ -74,7 +100,7 @@ class Apart:
             worker.ask(until)
 
         def told(index: int, news: tuple[list[Row], Status]) -> None:
-            rows, self._statuses[index] = news
+            rows, self._told[index] = news
             seen(rows)
 
         rows: list[Row] = []
@@ -85,7 +111,7 @@ class Apart:
         yield sorted(rows, key=lambda row: (row["round"], self._order[row["run"]]))
 
     def status(self) -> Status:
-        return reduce(or_, self._statuses)
+        return reduce(or_, [self._told.get(i) or group.status() for i, group in enumerate(self.groups)])
 
     def close(self) -> None:
         for worker in self._workers:
