@@ -16,7 +16,7 @@ from fedskip.contract.trial import FUNCTIONS, ROUNDS, SLOTS, Trial, equal, facts
 from fedskip.engine import Loop, Plan, Stacked
 from fedskip.input.errors import InputError
 from fedskip.methods.base import TRAINABLE, Method
-from fedskip.methods.text import parse, text
+from fedskip.methods.grammar import parse, text
 
 Broken = Iterator[str]  # each ends the sentence "Here: ..."
 

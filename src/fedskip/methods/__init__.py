@@ -16,10 +16,10 @@ from fedskip.methods.feddyn import FedDyn
 from fedskip.methods.fednova import FedNova
 from fedskip.methods.fedopt import FedAdam, FedAvgM
 from fedskip.methods.fedprox import FedProx
+from fedskip.methods.grammar import parse, parse_many, registry, text
 from fedskip.methods.moon import Moon
 from fedskip.methods.scaffold import Scaffold
 from fedskip.methods.terms import Contrast, Terms
-from fedskip.methods.text import parse, parse_many, registry, text
 
 __all__ = [
     "MODEL",

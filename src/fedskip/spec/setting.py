@@ -22,7 +22,7 @@ from fedskip.input.errors import InputError, require, unknown, unknown_key
 from fedskip.input.fit import fit
 from fedskip.input.nest import TAGS, expand, overlay
 from fedskip.methods.base import Method
-from fedskip.methods.text import parse_many
+from fedskip.methods.grammar import parse_many
 
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 

@@ -11,7 +11,7 @@ import yaml
 from fedskip.engine.local import Local
 from fedskip.input.errors import InputError, require, unknown_key
 from fedskip.input.fit import fit_all
-from fedskip.methods.text import parse_many, text
+from fedskip.methods.grammar import parse_many, text
 from fedskip.spec.setting import KEYS, PYTHON, Draft, Setting, check_name
 from fedskip.spec.tree import NUMBER, Tree
 

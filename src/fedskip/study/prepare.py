@@ -17,7 +17,7 @@ from fedskip.engine.task import Task
 from fedskip.federation import Clients, Run, Server
 from fedskip.input.errors import InputError
 from fedskip.methods.base import Method
-from fedskip.methods.text import in_a_file
+from fedskip.methods.grammar import in_a_file
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.making import make
 from fedskip.models.measures import measure

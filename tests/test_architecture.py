@@ -1,0 +1,139 @@
+"""The house: rooms whose imports point one way, tests that mirror them, functions that fit a screen."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "fedskip"
+
+# From the ground up: a room may import those before it. Top-level modules are rooms of their own.
+ROOMS = [
+    "version", "input", "rng", "files", "models", "data", "methods", "engine", "federation", "spec",
+    "records", "report", "study", "contract", "bench", "cli",
+]  # fmt: skip
+# imports by name that no reader of the syntax can see: module -> what it may import
+DYNAMIC = {
+    "methods.grammar": {"methods"},  # the registry: every file of its own folder
+    "bench.contestants": set[str](),  # benchmarks/plain.py, which is no part of the package
+}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """All modules, without the package's own name; `engine` is its __init__.py."""
+    found = {}
+    for file in SOURCE.rglob("*.py"):
+        parts = file.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = file
+    return found
+
+
+def imports(name: str) -> set[str]:
+    """The modules that a module imports, wherever in it: at the top, in functions, for types only."""
+    found = set()
+    for node in ast.walk(ast.parse(modules()[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name} imports relatively"
+            base = node.module or ""
+            if base.partition(".")[0] == "fedskip":
+                base = base.removeprefix("fedskip").removeprefix(".")
+                for alias in node.names:  # a module of that package, or a name in it
+                    inner = f"{base}.{alias.name}".strip(".")
+                    found.add(inner if inner in modules() else base)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.removeprefix("fedskip.") for alias in node.names if "fedskip" in alias.name}
+    return found
+
+
+def room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_every_module_is_in_a_room() -> None:
+    assert {room(module) for module in modules() if module} == set(ROOMS)
+
+
+@pytest.mark.parametrize("module", [module for module in modules() if module])
+def test_imports_point_one_way(module: str) -> None:
+    """Also those inside of functions: a lazy import may save time, but hides no cycle."""
+    above = [other for other in imports(module) if other not in modules() or not other]
+    assert not above, "the package's own __init__ is for users"
+    for other in imports(module):
+        assert ROOMS.index(room(other)) <= ROOMS.index(room(module)), f"{module} imports {other}"
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path, module])
+        if module not in done:
+            for other in imports(module):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in modules():
+        visit(module, ())
+
+
+def test_what_is_imported_by_name_is_known() -> None:
+    """`import_module` and its like, which the tests above cannot see."""
+    dynamic = re.compile(r"import_module\(|__import__\(|spec_from_file_location\(")
+    found = {name for name, file in modules().items() if dynamic.search(file.read_text(encoding="utf-8"))}
+    assert found == DYNAMIC.keys()
+    for name, rooms in DYNAMIC.items():
+        assert all(ROOMS.index(other) <= ROOMS.index(room(name)) for other in rooms)
+
+
+def test_the_methods_do_not_know_the_engine() -> None:
+    """Importing them by themselves is quick, and gives the methods."""
+    reached, todo = set[str](), {module for module in modules() if room(module) == "methods"}
+    while todo:
+        reached |= todo
+        todo = {other for module in todo for other in imports(module)}
+        todo |= {room(module) for module in todo}  # a room's own __init__ is imported with what is in it
+        todo -= reached
+    assert {room(module) for module in reached} <= {"methods", "models", "input", "rng", "files"}
+
+
+def test_a_package_exports_no_name_of_a_module_of_its_own() -> None:
+    """`import fedskip.data.partitions` gives a module, whatever the package offers."""
+    for module in modules().keys() - {"", "models.kernels"}:  # which needs Triton
+        parent, _, name = f"fedskip.{module}".rpartition(".")
+        imported = importlib.import_module(f"fedskip.{module}")
+        assert getattr(importlib.import_module(parent), name) is imported, module
+
+
+def test_tests_mirror_the_rooms() -> None:
+    """The test of a thing is found by its name; that of a whole room has the room's."""
+    for file in (ROOT / "tests").rglob("*/test_*.py"):
+        parts = file.relative_to(ROOT / "tests").with_suffix("").parts
+        name = ".".join([*parts[:-1], parts[-1].removeprefix("test_")])
+        assert name in modules() or parts[-2] == parts[-1].removeprefix("test_"), file
+
+
+def test_no_test_imports_from_another() -> None:
+    for file in (ROOT / "tests").rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"^\s*(?:from|import) test_", text, re.MULTILINE), file
+
+
+@pytest.mark.parametrize("module", modules())
+def test_functions_fit_a_screen(module: str) -> None:
+    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < 60, f"{module}.{node.name}"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_modules_say_what_they_are_for_and_are_short(module: str) -> None:
+    text = modules()[module].read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text))
+    assert len(text.splitlines()) <= 350
