@@ -2,7 +2,7 @@
 
 import pytest
 
-from commands import SMALL, call
+from terminal import SMALL, call
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ import time
 import torch
 import yaml
 
-from commands import FEDSKIP, SMALL, call
 from fedskip.cli.studies import chosen, overridden
 from fedskip.spec import Tree, build
 from fedskip.study.workers import ProcessEnded
+from terminal import FEDSKIP, SMALL, call
 
 
 def summary(out):

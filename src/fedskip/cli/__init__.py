@@ -1,5 +1,5 @@
 """The command line."""
 
-from fedskip.cli.main import app, main
+from fedskip.cli.commands import app, main
 
 __all__ = ["app", "main"]

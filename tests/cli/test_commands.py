@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import fedskip
-from commands import FEDSKIP, SMALL, call
 from fedskip.cli.studies import chosen
 from fedskip.models.weights import write_weights
 from fedskip.spec import Tree, build
+from terminal import FEDSKIP, SMALL, call
 
 
 @pytest.mark.parametrize(
