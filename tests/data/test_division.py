@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,19 @@ def test_a_partition_file_never_deals_test_samples(tmp_path: Path) -> None:
     study(tmp_path / "three", **keys, partition={"file": file}, seeds=2, partition_seed=0).run()
     with pytest.raises(InputError, match=r"clients must be 5, as in partition.file, got 6. Leave it out"):
         study(tmp_path / "four", **keys | {"clients": 6}, partition={"file": file}, seeds=1).run()
+
+
+def test_pooled_data_have_one_client(tmp_path: Path) -> None:
+    """Whatever the default of the data set is; but a number that was written is refused."""
+    alone = {"partition": "pooled", "cohort": 1, "methods": "fedavg", "rounds": 1, "seeds": 1}
+    data = replace(toy(), defaults={"clients": 8})
+    [setting] = study(tmp_path / "s", data=data, **alone).run().settings
+    assert setting.clients is None
+    with pytest.raises(
+        InputError, match=r"clients must be 1 when partition.kind is 'pooled', got 5\. Leave it"
+    ):
+        study(tmp_path / "t", data=data, **alone, clients=5).run()
+    assert not (tmp_path / "t").exists()
 
 
 def test_an_empty_test_set_is_no_divergence(tmp_path: Path) -> None:

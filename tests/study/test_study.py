@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,7 @@ def test_resume_in_the_middle_is_exact(tmp_path: Path, engine: str, monkeypatch:
 
 SCRIPT = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from studies import study
@@ -136,32 +138,49 @@ def test_extension(tmp_path: Path) -> None:
         short.resume(rounds=5)
 
 
+class Presses(Progress):
+    """Presses Ctrl-C once, when the first row of a round is recorded."""
+
+    def __init__(self, round: int) -> None:
+        self.round, self.pressed = round, False
+
+    def recorded(self, rows: list[Row]) -> None:
+        if not self.pressed and any(row["round"] == self.round for row in rows):
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+
+
 def test_interrupt_stops_at_a_checkpoint(tmp_path: Path) -> None:
-    class Presses(Progress):
-        """Presses Ctrl-C once, in the middle of the first stretch."""
-
-        def recorded(self, rows: object) -> None:
-            if not pressed:
-                pressed.append(True)
-                signal.raise_signal(signal.SIGINT)
-
-    pressed: list[bool] = []
     made = study(tmp_path / "out", checkpoint_every=2)
     with pytest.raises(Interrupted):
-        made.run(Presses())
+        made.run(Presses(1))
     assert found(made.out / "checkpoints", "toy")[-1][0] == 2
     made.resume()
     study(tmp_path / "whole", checkpoint_every=2).run()
     assert numbers(made.out) == numbers(tmp_path / "whole")
 
 
-def test_refuses_a_changed_machine(tmp_path: Path) -> None:
+def test_an_interrupt_at_the_end_of_a_setting_does_not_start_the_next(tmp_path: Path) -> None:
+    few = {"methods": "fedavg", "seeds": 1, "rounds": 4, "checkpoint_every": 2, "processes": 1}
+    made = study(tmp_path / "out", settings=[{"name": "one"}, {"name": "two"}], **few)
+    with pytest.raises(Interrupted):
+        made.run(Presses(3))
+    assert found(made.out / "checkpoints", "one")[-1][0] == 4
+    assert not found(made.out / "checkpoints", "two")
+    assert {row["setting"] for row in made.resume().summary} == {"one", "two"}
+    last = study(tmp_path / "last", **few)
+    assert last.run(Presses(3)).summary, "where nothing is left to train, the study ends"
+
+
+def test_a_changed_machine_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     made = study(tmp_path / "out", rounds=2)
     made.run()
     file = made.out / "study.yaml"
     file.write_text(file.read_text().replace(f"torch: {torch.__version__}", "torch: 1.0.0"))
-    with pytest.raises(InputError, match=r"torch was '1\.0\.0'.*--anyway"):
+    before = {path: path.read_bytes() for path in made.out.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=r"same numbers: versions.torch was '1\.0\.0' and is .*--anyway"):
         study(tmp_path / "out", rounds=2).resume(rounds=3)
+    assert {path: path.read_bytes() for path in made.out.rglob("*") if path.is_file()} == before
     study(tmp_path / "out", rounds=2).resume(rounds=3, anyway=True)
 
 
@@ -289,17 +308,46 @@ def test_each_study_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.
     assert one.is_finished()
 
 
-def test_a_refused_extension_loses_nothing(tmp_path: Path) -> None:
-    study(tmp_path / "s", rounds=2).run()
-    file = tmp_path / "s" / "study.yaml"
-    file.write_text(file.read_text().replace(f"torch: {torch.__version__}", "torch: 1.0"))
-    before = (tmp_path / "s" / "summary.csv").read_bytes()
-    with pytest.raises(InputError, match=r"would not repeat the same numbers: versions.torch"):
-        study(tmp_path / "s", rounds=2).resume(rounds=4)
-    assert (tmp_path / "s" / "summary.csv").read_bytes() == before
-    begun = study(tmp_path / "t", rounds=2)
+def test_results_are_those_of_a_finished_study(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="out holds no finished study"):
-        begun.results()
+        study(tmp_path / "s", rounds=2).results()
+    ended = study(tmp_path / "s", rounds=2).run()
+    again = study(tmp_path / "s", rounds=2).results()
+    assert (again.history.csv(), again.summary.csv()) == (ended.history.csv(), ended.summary.csv())
+    assert (again.name, [s.name for s in again.settings]) == ("study", ["toy"])
+
+
+def test_looking_at_results_changes_no_file(tmp_path: Path) -> None:
+    """Another process may just be appending to the history: it holds the lock, a reader does not."""
+    study(tmp_path / "s", rounds=2).run()
+    history = tmp_path / "s" / "history.csv"
+    whole = history.read_bytes()
+    history.write_bytes(whole + b"toy,toy.FedAvg.s0,Fed")
+    assert study(tmp_path / "s", rounds=2).results().history.csv().encode() == whole
+    assert history.read_bytes() == whole + b"toy,toy.FedAvg.s0,Fed"
+
+
+def test_two_data_sets_of_one_name(tmp_path: Path) -> None:
+    settings = [{"name": "one", "data": toy()}, {"name": "two", "data": toy(seed=1)}]
+    results = study(tmp_path / "s", settings=settings, methods="fedavg", rounds=2, seeds=1).run()
+    first, second = ([row["train_loss"] for row in results.history.where(setting=s)] for s in ("one", "two"))
+    assert first != second
+
+
+def test_data_are_prepared_once(tmp_path: Path) -> None:
+    """For rehearsal and training, and for all settings that share them."""
+    moved = []
+
+    class Counted(Arrays):
+        def to(self, device: torch.device, dtype: torch.dtype) -> Arrays:
+            moved.append(device)
+            return super().to(device, dtype)
+
+    full = toy()
+    data = replace(full, samples=Counted(full.samples.x, full.samples.y))  # type: ignore[attr-defined]
+    settings = [{"name": "one"}, {"name": "two", "cohort": 2}]
+    study(tmp_path / "s", data=data, settings=settings, methods="fedavg", rounds=1, seeds=1).run()
+    assert len(moved) == 1
 
 
 def test_resume_refuses_other_data_and_another_model(tmp_path: Path) -> None:
