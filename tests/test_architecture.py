@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import sys
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 import pytest
+
+from terminal import SMALL, call
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedskip"
@@ -137,3 +141,67 @@ def test_modules_say_what_they_are_for_and_are_short(module: str) -> None:
     text = modules()[module].read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(text))
     assert len(text.splitlines()) <= 350
+
+
+# --- docs/architecture.md ------------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+WAY = re.findall(r"^\d+\. `([\w/]+)\.py` `([\w.]+)`: ", PAGE, re.MULTILINE)
+
+
+def test_the_picture_has_every_room() -> None:
+    picture = (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8")
+    names = set(re.findall(r'class="name"[^>]*>([\w.]+)<', picture))
+    folders = {name for name in ROOMS if (SOURCE / name).is_dir()}
+    assert names == folders | {"rng.py", "files.py"}
+    table = PAGE[PAGE.index("| room |") : PAGE.index("`rng.py` (")]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [room for room in ROOMS if room in folders]
+
+
+def test_every_arrow_of_the_loop_is_a_function() -> None:
+    picture = (ROOT / "docs" / "loop.svg").read_text(encoding="utf-8")
+    homes = dict(re.findall(r'class="name"[^>]*>(\w+)</text>\s*<text class="file"[^>]*>([\w/]+)', picture))
+    arrows = re.findall(r'class="call[^>]*>(\w+)\.(\w+)<', picture)
+    assert len(arrows) == 6
+    homes |= {"Engine": "engine/task"}
+    for owner, function in arrows:
+        module = importlib.import_module(f"fedskip.{homes[owner].replace('/', '.')}")
+        assert callable(getattr(getattr(module, owner), function)), f"{owner}.{function}"
+
+
+def test_the_loop_on_the_page_is_the_loop() -> None:
+    [block] = re.findall(r"```python\n(with engine.*?)```", PAGE, re.DOTALL)
+    lines = {line.strip() for line in block.splitlines()}
+    loop = modules()["federation.training"].read_text(encoding="utf-8")
+    assert lines == {line.strip() for line in loop[loop.index("with engine.open") :].splitlines()}
+
+
+def test_files_on_the_page_exist() -> None:
+    files = set(re.findall(r"`((?:src|tests)/[\w/.]+)`", PAGE))
+    assert len(files) > 20
+    for file in files:
+        assert (ROOT / file).exists(), file
+    for name, file in re.findall(r"`(\w+)` in `(src/[\w/]+\.py)`", PAGE):
+        assert re.search(rf"\b{name}\b", (ROOT / file).read_text(encoding="utf-8")), f"{name} in {file}"
+
+
+def test_a_visit_goes_the_way_that_the_page_says(tmp_path: Path) -> None:
+    """The functions are called in this order, as others are before, between and after them."""
+    assert 15 <= len(WAY) <= 20
+    called: list[tuple[str, str]] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(str(SOURCE)):
+            called.append((file.removeprefix(f"{SOURCE}/").removesuffix(".py"), frame.f_code.co_qualname))
+
+    sys.setprofile(note)
+    try:
+        options = ["--methods", "fedavg", "--engine", "stacked", "--set", "processes=1", "--set", "settings="]
+        code, *_ = call("run", *SMALL, *options, "--out", tmp_path / "out")
+    finally:
+        sys.setprofile(None)
+    assert code == 0
+    calls = iter(called)
+    for hop in WAY:
+        assert hop in calls, f"{hop} is not called after those before it"

@@ -78,7 +78,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def waited_for(folder: Path) -> Iterator[None]:
-    """Hold a folder as soon as nobody else does."""
+    """Hold a folder; wait for a process that holds it now."""
     with (folder / ".lock").open("a") as file:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -37,14 +37,14 @@ class Case:
     rounds: int = 2  # that the stacked engine plays at a time
 
     def study(self, rows: int, **more: Any) -> dict[str, Any]:
-        """The keys of a study of so many rows, a cohort for each seed."""
+        """The keys of a study with `rows` rows: a cohort for each seed."""
         keys = self.keys if self.data is None else self.keys | {"data": self.data()}
         keys = keys | {"methods": "fedavg", "rounds": 1_000_000, "seeds": rows // self.cohort}
         return keys | {"cohort": self.cohort, "engine": "stacked", **more}
 
 
 def visits(steps: int) -> dict[str, Any]:
-    """Visits of so many steps to clients of 1000 samples."""
+    """Visits of `steps` steps to clients of 1000 samples."""
     return {"local": {"epochs": -(-steps // 15), "max_steps": steps}}
 
 

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedskip import spec
 from fedskip.data.pools import Pools
 from fedskip.engine import Engine, Stacked
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
 from fedskip.federation import Run, train
 from fedskip.input.errors import InputError
 from fedskip.models import build
-from fedskip.spec import StudySpec, Tree
-from fedskip.spec import build as build_spec
 from fedskip.study.engines import make_engine
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device
 from fedskip.study.prepare import Prepared, prepare
@@ -32,27 +31,23 @@ Play = Callable[[float], tuple[int, float]]  # plays for at least some seconds, 
 Once = Callable[[], tuple[int, int]]  # plays some rounds, gives steps and how often a step was traced
 
 
-def spec_of(keys: dict[str, Any]) -> StudySpec:
-    return build_spec(Tree(keys))
-
-
 def setting_of(keys: dict[str, Any]) -> Prepared:
     """The only setting of a study."""
-    spec = spec_of(keys)
-    arithmetic = arithmetic_of(spec)
-    pools = Pools(torch.device(resolve_device(spec.device)), arithmetic.dtype)
-    return prepare(spec.settings[0], pools, arithmetic)
+    study = spec.build(spec.Tree(keys))
+    arithmetic = arithmetic_of(study)
+    pools = Pools(torch.device(resolve_device(study.device)), arithmetic.dtype)
+    return prepare(study.settings[0], pools, arithmetic)
 
 
 def with_keys(prepared: Prepared, keys: dict[str, Any]) -> Prepared:
     """The same data for a study with other visits."""
-    setting = spec_of(keys).settings[0].resolved(prepared.dataset.defaults)
+    setting = spec.build(spec.Tree(keys)).settings[0].resolved(prepared.dataset.defaults)
     return replace(prepared, setting=setting, task=replace(prepared.task, local=setting.local))
 
 
 def machine_of(keys: dict[str, Any], prepared: Prepared) -> Machine:
     """The machine as a study uses it, with no more processes than seeds."""
-    machine = Machine.of(spec_of(keys), prepared)
+    machine = Machine.of(spec.build(spec.Tree(keys)), prepared)
     return replace(machine, processes=min(machine.processes, len(prepared.setting.seeds)))
 
 
@@ -172,10 +167,10 @@ def synchronize(device: torch.device) -> None:
 
 def _plain() -> ModuleType:
     path = Path(__file__).parents[3] / "benchmarks" / "plain.py"
-    spec = importlib.util.spec_from_file_location("plain", path) if path.exists() else None
-    if spec is None or spec.loader is None:
+    found = importlib.util.spec_from_file_location("plain", path) if path.exists() else None
+    if found is None or found.loader is None:
         fix = "run it in a checkout of fedskip"
         raise InputError("bench", "needs benchmarks/plain.py beside the package", ..., fix)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
     return module

@@ -25,7 +25,7 @@ from fedskip.spec import bundled
 from fedskip.version import __version__
 
 
-class Group(TyperGroup):
+class Commands(TyperGroup):
     """Commands whose expected errors end in one line."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -40,7 +40,7 @@ class Group(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+    cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
     help="FedSkip, its rivals, and the study that compares them.",
 )  # fmt: skip
 app.command()(studies.run)
@@ -64,9 +64,6 @@ def _options(
 
 def main() -> None:
     app()
-
-
-# --- what there is, trained models for others, speed -----------------------------------------------------
 
 
 @app.command("list")
@@ -135,7 +132,7 @@ def bench(
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N")] = "cpu",
     precision: Annotated[str | None, typer.Option(metavar="fp32|tf32|bf16|fp64")] = None,
     deterministic: Annotated[bool, typer.Option("--deterministic/--no-deterministic")] = True,
-    streams: Annotated[int | None, typer.Option(metavar="N", help="0: all rows in one batch.")] = None,
+    streams: Annotated[int | None, typer.Option(metavar="N", help="0: all rows together.")] = None,
     processes: Annotated[int | None, typer.Option(metavar="N", help="Of the stacked engine.")] = None,
 ) -> None:
     """Client-steps per second of the engines, against a plain PyTorch loop; the last line is JSON."""

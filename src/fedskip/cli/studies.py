@@ -102,7 +102,7 @@ def overridden(tree: Tree, over: Tree) -> Tree:
 
 @contextmanager
 def resumable(study: Study) -> Iterator[None]:
-    """Whoever stops a study inside is told how to go on."""
+    """Tells a user who stops the study how to go on."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stop:

@@ -163,7 +163,7 @@ def flat(nest: Any, name: str = "") -> dict[str, Any]:
 
 
 def row(nest: Any, k: int) -> Any:
-    """Row k of every tensor: of a visit or a stack as such, of all else by dotted name."""
+    """Row k of every tensor. A visit stays a visit, a tensor a tensor; all else becomes a flat dict."""
     if isinstance(nest, Visit):
         return visit_of(row(facts(nest), k))
     found = {name: t[k : k + 1] if isinstance(t, Tensor) else t for name, t in flat(nest).items()}

@@ -59,7 +59,7 @@ EXACT = Arithmetic()
 
 
 def _set_flags(values: list[bool], sure: bool, warn_only: bool = False) -> tuple[list[bool], bool, bool]:
-    """Set what torch picks kernels by; gives what it was."""
+    """Set the flags by which torch picks kernels; gives what they were."""
     flags: list[tuple[Any, str]] = [
         (torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32"),
         (torch.backends.cudnn, "deterministic"), (torch.backends.cudnn, "benchmark"),
@@ -75,7 +75,7 @@ def _set_flags(values: list[bool], sure: bool, warn_only: bool = False) -> tuple
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Inside, torch has this number of threads. Sums come out alike only for equal numbers."""
+    """Inside, torch has this number of threads. Sums come out alike only for the same number."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -86,6 +86,6 @@ def torch_threads(number: int) -> Iterator[None]:
 
 @contextmanager
 def spread(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A `map` over several threads with one torch thread each: how many there are does not show."""
+    """A `map` over several threads with one torch thread each: results do not depend on their number."""
     with torch_threads(1), ThreadPoolExecutor(workers, "fedskip", torch.set_num_threads, (1,)) as pool:
         yield pool.map if workers > 1 else map

@@ -63,15 +63,12 @@ class Evaluator:
     def _stacked(self, models: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         views, compute = self.task.layout.views(models), self.task.arithmetic.compute
         parts = []
-
-        def all_of(x: Tensor) -> Tensor:
-            found: Tensor = vmap(lambda one: functional_call(self._module, one, (x,)))(views)
-            return found
-
         with torch_threads(self.threads):
             for part in index.split(max(1, STACKED_CHUNK[models.device.type] // len(models))):
                 inputs, targets = self._inputs(part)
-                output = compute(all_of, inputs)
+                output = compute(
+                    lambda x: vmap(lambda one: functional_call(self._module, one, (x,)))(views), inputs
+                )
                 parts.append(vmap(self._measure, in_dims=(0, None))(output, targets))
         return torch.cat([m for m, _ in parts], 1), torch.cat([loss for _, loss in parts], 1)
 

@@ -76,7 +76,7 @@ class Trained:
 
 
 class Engine(Protocol):
-    """Trains jobs, inside `open`: there torch's threads and kernels are as it wants them."""
+    """Trains jobs, inside `open`, where torch's threads and kernels are those of the engine."""
 
     @property
     def busy(self) -> bool: ...  # whether visits are under way or wait

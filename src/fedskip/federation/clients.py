@@ -74,12 +74,12 @@ class Clients:
         self.memory = Memory({name: width[kind] for name, kind in method.remembers.items()}, like)
 
     def most_bytes(self, visits: int) -> int:
-        """What memory may take after some visits: when it grows it has up to three times its rows."""
+        """The most that memory takes after some visits: while it grows it has three times its rows."""
         row = sum(rows.shape[1] * rows.element_size() for rows in self.memory.rows.values())
         return 3 * row * min(visits, len(self.sizes))
 
     def begin(self, orders: Orders) -> tuple[Terms, list[Route]]:
-        """What the clients' training is bent by, and its steps."""
+        """What bends the clients' training, and its steps."""
         routes = [
             self.route(key, int(c), orders.round) for key, c in zip(orders.keys, orders.clients, strict=True)
         ]

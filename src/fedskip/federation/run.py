@@ -51,7 +51,7 @@ class Run:
         return [] if self._stretch is None else self._stretch.ready()
 
     def done(self, trained: Trained) -> Outcome | None:
-        """Some visits have ended; gives what is to be evaluated, if anything is."""
+        """Some visits have ended; gives what there is to evaluate, or None."""
         stretch = self._stretch
         assert stretch is not None, "no visit is under way"
         stretch.done(trained)
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def rounds_done(self) -> float:
-        """By its slots on average: inside a stretch, slots need not be at the same round."""
+        """The mean over the slots, which may be at different rounds inside a stretch."""
         stretch = self._stretch
         return float(self.round if stretch is None else stretch.at.mean())
 

@@ -36,7 +36,7 @@ class InputError(ValueError):
 
 
 def require(field: str, ok: bool, rule: str, value: object = ..., fix: str = "") -> None:
-    """Refuse a value unless it is as it must be."""
+    """Raise an `InputError` unless `ok`."""
     if not ok:
         raise InputError(field, rule, value, fix)
 

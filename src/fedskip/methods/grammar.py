@@ -69,7 +69,7 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
 
 
 def distinct(methods: list[Method]) -> list[Method]:
-    """The methods, once it is sure that tables can tell them apart."""
+    """Refuse two methods that a table could not tell apart; gives the methods."""
     if not methods:
         raise InputError("methods", "must name at least one method", fix="write methods: [fedavg]")
     for one, other in itertools.combinations(methods, 2):

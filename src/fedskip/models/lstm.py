@@ -50,7 +50,7 @@ class CharLSTM(nn.Module):
         return self.features(x)[0]
 
     def refuse(self, tokens: object) -> None:
-        """Raise an `InputError` for tokens without an embedding; those that are made to order have one."""
+        """Raise an `InputError` for tokens that have no embedding."""
         if not isinstance(tokens, Tensor) or not len(tokens):
             return
         known = len(self.embedding.get_parameter("weight"))

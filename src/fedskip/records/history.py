@@ -52,7 +52,7 @@ class HistoryFile:
 
 
 def summarise(rows: Sequence[Row], *, rounds: int) -> Row:
-    """What the history of one run comes to; `rounds` is how many it was made for."""
+    """Summarise the history of one run, which was made for `rounds` rounds."""
     last = rows[-1] if rows else {}
     scored = [row for row in rows if not math.isnan(row["test_accuracy"])]  # a metric may be undefined
     best = max(scored, key=lambda row: row["test_accuracy"], default={})

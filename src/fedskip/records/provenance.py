@@ -1,4 +1,4 @@
-"""The folder of a study, and where its study.yaml says that it came from.
+"""The folder of a study: what it holds, and how that was made.
 
 study.yaml holds the study as it was begun and, under `record`, what it noted about itself: what shapes the
 arithmetic, and the data in numbers. A study that resumes compares these with what it finds.

@@ -1,4 +1,4 @@
-"""What a study has come to: tables in memory and as CSV."""
+"""The results of a study: tables in memory and as CSV."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Status:
     preparing: float  # seconds that went into compiling and the like
 
     def __or__(self, other: Status) -> Status:
-        """Of the runs of both, which work side by side."""
+        """The status of the runs of both."""
         rounds, diverged = {**self.rounds, **other.rounds}, self.diverged | other.diverged
         return Status(rounds, diverged, self.steps + other.steps, max(self.preparing, other.preparing))
 

@@ -119,7 +119,7 @@ def _score(runs: list[Row], column: str, setting: Setting, highest: float | None
 
 
 def _costs(runs: list[Row]) -> list[Text]:
-    """What a run sends, how often it merges, and how many runs came to nothing."""
+    """What a run sends, how often it merges, and how many runs diverged."""
     lost = sum(_known(runs, "diverged"))
     return [
         Text(units.size(fmean(_known(runs, "bytes_total")))),

@@ -71,7 +71,7 @@ class Setting:
         _check_cohort(self.cohort, self.clients)
 
     def division_seed(self, seed: int) -> int:
-        """What split and partition of a run follow."""
+        """The seed of a run's split and partition."""
         return seed if self.partition_seed is None else self.partition_seed
 
 

@@ -35,7 +35,7 @@ class StudySpec:
     precision: Literal["fp32", "tf32", "bf16", "fp64"] | None = None  # None: tf32 on a GPU, fp32 on a CPU
     deterministic: bool = True  # on a GPU: only kernels that repeat their bits
     rows: int | None = None  # the most that the stacked engine computes at a time; None: what fits a GPU
-    streams: int | None = None  # on a GPU: rows side by side, 0 for one batch; None: what suits the model
+    streams: int | None = None  # on a GPU: rows side by side, 0: all together; None: what suits the model
     checkpoint_every: int | None = None  # rounds; None: what suits the study
 
     def __post_init__(self) -> None:
@@ -104,11 +104,8 @@ def _check_keys(tree: Tree, known: list[str]) -> None:
             raise error.at(tree.where(key))
 
 
-# --- writing ---------------------------------------------------------------------------------------------
-
-
 def dump(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) -> str:
-    """The study as YAML; `settings`: what its own have become by now.
+    """The study as YAML, with other `settings` than its own where given: resolved ones.
 
     Of a Python object (a module, a function, a data set) there is only a trace, which is not read back.
     """

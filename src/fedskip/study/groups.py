@@ -57,7 +57,7 @@ class Place(Protocol):
     def advance(self, until: int, seen: Seen) -> Iterator[list[Row]]:
         """Train all groups up to round `until`; gives rows to record.
 
-        `seen` gets rows as soon as they are found. Afterwards the runs are here as they were left there.
+        `seen` gets rows as soon as they are found. Afterwards the runs here are as they were there.
         """
 
     def status(self) -> Status: ...  # how far the runs are, also while they advance

@@ -1,4 +1,4 @@
-"""How runs stand: evaluates what they have come to, makes rows of it, and keeps the best models."""
+"""How runs stand: evaluates their models, makes rows of the history, and keeps the best models."""
 
 import math
 import time

@@ -46,7 +46,7 @@ class Machine:
     processes: int  # over which the stacked engine may spread the runs
     precision: str
     deterministic: bool
-    streams: int  # on which the stacked engine's rows run side by side; 0: in one batch
+    streams: int  # on which the stacked engine's rows run side by side; 0: all together
     kernels: bool  # small convolutions by kernels of our own
 
     @classmethod

@@ -71,7 +71,7 @@ class Prepared:
 
     @functools.cached_property
     def start(self) -> Callable[[int, str], Tensor]:
-        """Gives freshly made weights, (P,), by seed and purpose; all methods of a seed share them."""
+        """A function of seed and purpose that gives fresh weights, (P,); all methods of a seed share them."""
 
         @functools.cache
         def start(seed: int, purpose: str) -> Tensor:
@@ -82,7 +82,7 @@ class Prepared:
 
     @functools.cached_property
     def routes(self) -> Callable[[int, int, int, int], Route]:
-        """Gives routes by seed, key, client and round; all methods of a seed see the same batches."""
+        """A function of seed, key, client and round that gives routes; all methods of a seed share them."""
 
         @functools.lru_cache(maxsize=4 * self.setting.cohort * len(self.setting.seeds))
         def routes(seed: int, key: int, client: int, round: int) -> Route:
@@ -134,7 +134,7 @@ def prepare(draft: Draft, pools: Pools, arithmetic: Arithmetic, folder: Path | N
 
 
 def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
-    """A transform whose results come in the dtype that is trained in."""
+    """The transform, with its results in `dtype`."""
     if transform is None or dtype == torch.float32:
         return transform
     return lambda *arguments: transform(*arguments).to(dtype)

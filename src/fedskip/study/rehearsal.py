@@ -1,4 +1,4 @@
-"""Tried before anything is written: do model, loss, metric and methods fit the data, and the engine them?"""
+"""Tried before anything is written: do model, loss, metric and methods fit the data and the engine?"""
 
 import copy
 from collections.abc import Iterator, Mapping

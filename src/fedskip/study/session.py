@@ -60,10 +60,8 @@ class Session:
             "machine": self.machine.facts() | stacked,
             "parameters": self.prepared.task.layout.size,
             "data": self.prepared.pool.digests,
-            "divisions": {
-                seed: division.facts() for seed, division in self.prepared.divisions.items()
-            },
-        }  # fmt: skip
+            "divisions": {seed: each.facts() for seed, each in self.prepared.divisions.items()},
+        }
 
     def course(self) -> Course:
         setting, engine = self.setting, self.groups[0].engine

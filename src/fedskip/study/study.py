@@ -135,7 +135,7 @@ class Study:
         return prepared
 
     def _take_rounds(self, rounds: int | None) -> None:
-        """The rounds of the folder hold, which may have been extended before; or more, where asked for."""
+        """Take the rounds that the folder has, which may have been extended before, or more if asked for."""
         begun = rounds_of(self.folder.study())
         if len(begun) != len(self.spec.settings):
             raise InputError("out", "holds another study", str(self.out), "choose its own folder")
@@ -148,7 +148,7 @@ class Study:
         self.spec = dataclasses.replace(self.spec, settings=tuple(drafts))
 
     def _play(self, prepared: list[Prepared], progress: Progress, *, anyway: bool = False) -> Results:
-        """Train one setting after another, and write what they come to; empties the list on the way."""
+        """Train one setting after another and write the results; the list is empty afterwards."""
         history, record = HistoryFile(self.out / "history.csv"), self.folder.record()
         settings = tuple(one.setting for one in prepared)
         summary: list[Row] = []
@@ -182,7 +182,7 @@ class Study:
     def _session(
         self, prepared: Prepared, settings: tuple[Setting, ...], record: Facts, anyway: bool
     ) -> Session:
-        """The runs of a setting before their first round, if they would repeat what was noted of them."""
+        """Make the runs of a setting; refuse to go on if they would not repeat what was noted of them."""
         name, known = prepared.setting.name, record.setdefault("settings", {})
         before = known.get(name, {}).get("machine", {})  # what was found to suit the machine stays
         spec = dataclasses.replace(self.spec, processes=self.spec.processes or before.get("processes"))
@@ -206,7 +206,7 @@ def _free() -> None:
 
 @contextlib.contextmanager
 def stop_at_checkpoint() -> Iterator[threading.Event]:
-    """Inside, the first Ctrl-C only sets the event; the second one is as rough as ever."""
+    """Inside, the first Ctrl-C only sets the event; a second one stops at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -22,7 +22,7 @@ Message = tuple[Literal["told", "answer", "error"], Any]
 
 
 class ProcessEnded(RuntimeError):
-    """It was killed: by the system, say, where memory ran out."""
+    """A training process was killed: by the system, say, when memory ran out."""
 
 
 class Worker:
@@ -32,9 +32,9 @@ class Worker:
     """
 
     def __init__(self, prepare: Callable[[Tell], Respond]) -> None:
-        """`prepare` is called in the process and gives the function that answers a question.
+        """`prepare` is called in the new process and gives the function that answers questions.
 
-        It gets a function with which to tell something before the answer is found.
+        It gets a function that tells something before the answer is found.
         """
         self.pipe, there = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
@@ -117,7 +117,7 @@ def _serve(prepare: Callable[[Tell], Respond], there: Connection, here: Connecti
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or where it cannot travel one that says the same; with where it happened."""
+    """The error, or one that says the same if it cannot be pickled; with where it happened."""
     found: Exception = error
     try:
         pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""The gradients of all rows: by vmap in one batch, or of one row alone where rows have streams."""
+"""The gradients of all rows: together by vmap, or of one row alone where rows have streams."""
 
 from collections.abc import Callable
 from typing import Any

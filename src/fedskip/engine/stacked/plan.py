@@ -22,7 +22,7 @@ class Plan:
     rows: int | None = None  # the most at a time, where memory or the study sets a limit
     compile: bool = True
     threads: int = 1
-    streams: int = 0  # on which rows are computed side by side; 0: in one batch
+    streams: int = 0  # on which rows are computed side by side; 0: all together
     kernels: bool = False  # small convolutions by `models/kernels.py`
     needs: tuple[str, ...] = ()  # memory, in words
 
