@@ -38,12 +38,14 @@ class Arithmetic:
         if not torch.cuda.is_available():
             yield
             return
+        before = [getattr(*flag) for flag in _FLAGS], torch.are_deterministic_algorithms_enabled()
+        warned = torch.is_deterministic_algorithms_warn_only_enabled()
         tf32, sure = self.precision == "tf32", self.deterministic
-        before = _set_flags([tf32, tf32, sure, False, False], sure)
+        _set_flags([tf32, tf32, sure, False, False], sure, False)
         try:
             yield
         finally:
-            _set_flags(*before)
+            _set_flags(*before, warned)
 
     def compute(self, model: Callable[[Tensor], Output], x: Tensor) -> Output:
         """What a model gives for x: computed in the precision, handed over in the weights' own."""
@@ -58,19 +60,18 @@ class Arithmetic:
 EXACT = Arithmetic()
 
 
-def _set_flags(values: list[bool], sure: bool, warn_only: bool = False) -> tuple[list[bool], bool, bool]:
-    """Set the flags by which torch picks kernels; gives what they were."""
-    flags: list[tuple[Any, str]] = [
-        (torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32"),
-        (torch.backends.cudnn, "deterministic"), (torch.backends.cudnn, "benchmark"),
-        (torch.utils.deterministic, "fill_uninitialized_memory"),
-    ]  # fmt: skip
-    before = [getattr(*flag) for flag in flags], torch.are_deterministic_algorithms_enabled()
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    for (owner, name), value in zip(flags, values, strict=True):
+# what torch picks kernels by, besides `use_deterministic_algorithms`
+_FLAGS: list[tuple[Any, str]] = [
+    (torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32"),
+    (torch.backends.cudnn, "deterministic"), (torch.backends.cudnn, "benchmark"),
+    (torch.utils.deterministic, "fill_uninitialized_memory"),
+]  # fmt: skip
+
+
+def _set_flags(values: list[bool], sure: bool, warn_only: bool) -> None:
+    for (owner, name), value in zip(_FLAGS, values, strict=True):
         setattr(owner, name, value)
     torch.use_deterministic_algorithms(sure, warn_only=warn_only)
-    return *before, warned
 
 
 @contextmanager

@@ -141,10 +141,14 @@ class Ahead:
         self.run, self.stop = run, stop
         self.at = np.full(run.server.slots, start)  # rounds that each slot has done
         self.away = np.zeros(len(self.at), dtype=bool)
+        self.changed = True  # since `ready` was last asked, which is asked often
 
     def ready(self) -> list[Job]:
+        if not self.changed:
+            return []
         free = ~self.away & (self.at < self.stop)
         self.away |= free
+        self.changed = False
         rounds = np.unique(self.at[free])
         return [self.run.start(int(r), np.flatnonzero(free & (self.at == r))) for r in rounds]
 
@@ -152,6 +156,7 @@ class Ahead:
         back = self.run.absorb(trained)
         self.at[back] += 1
         self.away[back] = False
+        self.changed = True
 
 
 class LockStep(Ahead):
