@@ -23,7 +23,7 @@ from torch import Tensor
 from fedskip.models.vmapped import models_first
 
 NOWHERE = tl.constexpr(4)
-# sizes that were fastest for the paper's CNN on an H200 (docs/performance.md)
+# sizes that were fastest for the paper's CNN on an H200 (docs/lab.md)
 TILE = 64  # blocks that a program takes at a time
 STEP = 16  # and pixels of their windows
 WARPS, STAGES = 2, 3

@@ -66,7 +66,7 @@ class Prepared:
     @functools.cached_property
     def has_own_objective(self) -> bool:
         """Whether a method has a loss of its own, which only the loop engine trains."""
-        runs = [self.run(method, self.setting.seeds[0]) for method in self.setting.methods]
+        runs = (self.run(method, self.setting.seeds[0]) for method in self.setting.methods)  # one at a time
         return any(job.terms.objective for run in runs for job in run.ready(1))
 
     @functools.cached_property

@@ -67,8 +67,10 @@ class Session:
         setting, engine = self.setting, self.groups[0].engine
         runs = [Shown(standing.name, standing.label, standing.seed) for standing in self.standings]
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
-        how = needs, self.place.status, self.judge.seconds
-        return Course(setting.name, runs, self.round, setting.rounds, setting.metric, *how)
+        return Course(
+            setting.name, runs, self.round, setting.rounds, setting.metric,
+            needs, self.place.status, self.judge.seconds,
+        )  # fmt: skip
 
     def restore(self, folder: Path) -> None:
         """Go on from the last checkpoint in a folder, if there is one."""

@@ -1,9 +1,4 @@
-"""Many runs side by side: trains, evaluates, records and checkpoints. The only place with side effects.
-
-study = fedskip.Study(data="synthetic", methods=[FedAvg(), FedAvg(period=5)], rounds=200, seeds=3)
-results = study.run()
-results.summary
-"""
+"""Many runs side by side: trains, evaluates, records and checkpoints. The only place with side effects."""
 
 from __future__ import annotations
 
