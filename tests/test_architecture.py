@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import sys
 from functools import cache
@@ -149,24 +150,38 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 WAY = re.findall(r"^\d+\. `([\w/]+)\.py` `([\w.]+)`: ", PAGE, re.MULTILINE)
 
 
-def test_the_picture_has_every_room() -> None:
-    picture = (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8")
-    names = set(re.findall(r'class="name"[^>]*>([\w.]+)<', picture))
-    folders = {name for name in ROOMS if (SOURCE / name).is_dir()}
-    assert names == folders | {"rng.py", "files.py"}
+def picture(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_the_picture_has_every_room_and_allows_every_import() -> None:
+    """A room imports rooms below it, or to its right on the same shelf."""
+    boxes = re.findall(
+        r'<rect class="b" x="(\d+)" y="(\d+)"[^>]*/>\s*<text class="name"[^>]*>(\w+)', picture("rooms.svg")
+    )
+    at = {name: (int(y), int(x)) for x, y, name in boxes}
+    assert at.keys() == set(ROOMS) - {"version"}
+    for module in modules().keys() - {""}:
+        for other in imports(module):
+            here, there = room(module), room(other)
+            assert here == there or "version" in (here, there) or at[here] < at[there], (module, other)
+
+
+def test_the_table_has_every_room() -> None:
     table = PAGE[PAGE.index("| room |") : PAGE.index("`rng.py` (")]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [room for room in ROOMS if room in folders]
+    folders = [name for name in ROOMS if (SOURCE / name).is_dir()]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == folders
 
 
-def test_every_arrow_of_the_loop_is_a_function() -> None:
-    picture = (ROOT / "docs" / "loop.svg").read_text(encoding="utf-8")
-    homes = dict(re.findall(r'class="name"[^>]*>(\w+)</text>\s*<text class="file"[^>]*>([\w/]+)', picture))
-    arrows = re.findall(r'class="call[^>]*>(\w+)\.(\w+)<', picture)
+def test_every_arrow_of_the_loop_is_a_function_that_makes_what_it_carries() -> None:
+    text = picture("loop.svg")
+    homes = dict(re.findall(r'class="name"[^>]*>(\w+)</text>\s*<text class="file"[^>]*>([\w/]+)\.py', text))
+    arrows = re.findall(r'class="call[^>]*>(\w+)\.(\w+)</text>\s*<text class="file[^>]*>(\w+)', text)
     assert len(arrows) == 6
-    homes |= {"Engine": "engine/task"}
-    for owner, function in arrows:
+    for owner, function, carried in arrows:
         module = importlib.import_module(f"fedskip.{homes[owner].replace('/', '.')}")
-        assert callable(getattr(getattr(module, owner), function)), f"{owner}.{function}"
+        source = inspect.getsource(getattr(getattr(module, owner), function))
+        assert re.search(rf"\) -> [^\n]*\b{carried}\b", source), f"{owner}.{function} gives no {carried}"
 
 
 def test_the_loop_on_the_page_is_the_loop() -> None:

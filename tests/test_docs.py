@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import fedskip
+from fedskip.data.catalogue import CATALOGUE
 from fedskip.data.partitions import KINDS
 from fedskip.engine import Local
 from fedskip.engine.local import Decay
 from fedskip.methods import parse, registry
+from fedskip.methods.base import Federation
 from fedskip.models import MODELS
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.results import Table
@@ -89,8 +92,11 @@ def test_kinds_rules_and_names() -> None:
     rules = table(studies[studies.index("**Learning-rate rules.**") :])
     for rule, _ in rules:
         Decay.parse(code(rule))
-    models = next(row for row in table(section(studies, "Keys of a setting")) if row[0] == "`model`")
-    assert all(f"`{name}`" in models[2] for name in MODELS)
+    keys = {code(row[0]): row[2] for row in table(section(studies, "Keys of a setting"))}
+    assert all(f"`{name}`" in keys["model"] for name in MODELS)
+    assert all(f"`{name}`" in keys["data"] for name in CATALOGUE)
+    details = re.findall(r"^## (.*)$", read("docs/data.md"), re.MULTILINE)
+    assert all(name in " ".join(details).lower().replace("-", "") for name in CATALOGUE)
 
 
 def test_methods_as_text() -> None:
@@ -105,9 +111,11 @@ def test_methods_table() -> None:
     assert {type(method) for method in methods} == set(registry().values())
     for method in methods:  # what is written is the default, so that it tells the defaults
         assert method == type(method)(period=method.period)
-    # the bytes are 4P each way but for SCAFFOLD, which sends the trainable part along
+    # the bytes are 4P each way, and more where the server's state travels along
     costs = {code(row[0]).split("(")[0]: row[4] for row in table(section(read("README.md"), "Methods"))}
-    assert {name for name, bytes_ in costs.items() if "D" in bytes_} == {"scaffold"}
+    one = Federation(1, torch.zeros(1), lambda: torch.zeros(1))
+    sends = {name for name, method in registry().items() if method().sends(method().start(one))}
+    assert {name for name, bytes_ in costs.items() if "D" in bytes_} == sends
     memory = {code(row[0]).split("(")[0]: row[3] for row in table(section(read("README.md"), "Methods"))}
     remembers = {name for name, method in registry().items() if method.remembers}
     assert {name for name, cell in memory.items() if cell != "–"} == remembers

@@ -1,4 +1,4 @@
-"""`fedskip data`: the data sets of the paper on this machine."""
+"""`fedskip data`: the data sets on this machine."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +14,9 @@ from fedskip.data.split import deal, pooled_test, split
 from fedskip.input.errors import InputError
 from fedskip.spec import Draft, Setting, Tree, assigned
 
-app = typer.Typer(no_args_is_help=True, help="The paper's data sets: list, get, show, import.")
+app = typer.Typer(no_args_is_help=True, help="Data sets: list, get, show, import.")
 
-Name = Annotated[str, typer.Argument(help="cifar10, cifar100, shakespeare or femnist")]
+Name = Annotated[str, typer.Argument(help=" or ".join(catalogue.from_files()))]
 SHOWN = ("data", "partition", "clients", "partition_seed")  # keys of a study that change what `show` shows
 
 
@@ -24,10 +24,16 @@ SHOWN = ("data", "partition", "clients", "partition_seed")  # keys of a study th
 def list_() -> None:
     """What is in the cache, and what `import` takes for the rest."""
     typer.echo(f"cache: {cache.folder()} (set FEDSKIP_DATA to change it)")
-    typer.echo("synthetic    ready, it is generated")
-    for name, files in catalogue.from_files().items():
-        missing = f"not here; import takes {files.accepts}" + ("; or use get" if files.source else "")
-        typer.echo(f"{name:<12} {f'ready, {_megabytes(name)}' if cache.has(name) else missing}")
+    for name, item in catalogue.CATALOGUE.items():
+        typer.echo(f"{name:<12} {_state(name, item.files)}")
+
+
+def _state(name: str, files: catalogue.Files | None) -> str:
+    if files is None:
+        return "ready, it is generated"
+    if cache.has(name):
+        return f"ready, {_megabytes(name)}"
+    return f"not here; import takes {files.accepts}" + ("; or use get" if files.source else "")
 
 
 @app.command()
