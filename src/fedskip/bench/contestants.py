@@ -51,11 +51,6 @@ def machine_of(keys: dict[str, Any], prepared: Prepared) -> Machine:
     return replace(machine, processes=min(machine.processes, len(prepared.setting.seeds)))
 
 
-def runs_of(prepared: Prepared) -> list[Run]:
-    setting = prepared.setting
-    return [prepared.run(method, seed) for method in setting.methods for seed in setting.seeds]
-
-
 def once(engine: Engine, runs: list[Run], rounds: int = 1) -> Once:
     """Plays the next rounds of all runs."""
 
@@ -75,7 +70,7 @@ def once(engine: Engine, runs: list[Run], rounds: int = 1) -> Once:
 
 def stacked(prepared: Prepared, machine: Machine, rounds: int) -> Once:
     """All runs of the setting, spread over the machine's processes."""
-    runs = runs_of(prepared)
+    runs = list(prepared.runs())
     shares = [runs[i :: machine.processes] for i in range(machine.processes)]
     plays = [once(make_engine(prepared, machine, share), share, rounds) for share in shares]
     return apart(plays) if len(plays) > 1 else plays[0]

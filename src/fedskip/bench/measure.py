@@ -43,12 +43,12 @@ def measure(name: str, rows: int = 100, device: str = "cpu", **how: Any) -> None
     least = SECONDS[torch.device(device).type]
     print(f"{name}: {rows} rows on {machine.device_name}, {parties.TURNS} turns of {least:.0f} s each")
     once = {
-        "loop": parties.once(Loop(one_by_one.task), parties.runs_of(one_by_one)[:1]),
+        "loop": parties.once(Loop(one_by_one.task), [next(one_by_one.runs())]),
         "stacked": parties.stacked(prepared, machine, case.rounds),
     }
     if workers > 1:
         spread = Loop(prepared.task, workers)
-        once[f"loop_{workers}_workers"] = parties.once(spread, parties.runs_of(prepared)[:1])
+        once[f"loop_{workers}_workers"] = parties.once(spread, [next(prepared.runs())])
     contestants = {"plain": parties.plain_contestant(one_by_one)}
     rate = parties.take_turns(contestants | {who: parties.contestant(it) for who, it in once.items()}, least)
     facts = machine.facts() | {"device": machine.device_name}

@@ -12,6 +12,7 @@ import torch
 import typer
 from typer.core import TyperGroup
 
+from fedskip.bench.cases import CASES
 from fedskip.bench.measure import measure
 from fedskip.cli import data, studies
 from fedskip.data import CATALOGUE
@@ -126,7 +127,7 @@ def export(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="synthetic, cnn, cnn-femnist, lstm, resnet50 or pfl-cifar10.")],
+    name: Annotated[str, typer.Argument(help=" or ".join(CASES))],
     rows: Annotated[int, typer.Option(metavar="N", help="Models that train side by side.")] = 100,
     compile: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N")] = "cpu",

@@ -1,7 +1,7 @@
 """A setting made real: data on the device, partitions, a model, and one `Run` per method and seed."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,11 +63,15 @@ class Prepared:
             keep_slots=setting.slot_accuracy,
         )
 
+    def runs(self, *, first: bool = False) -> Iterator[Run]:
+        """All runs of the setting, or those of its first seed, one at a time."""
+        seeds = self.setting.seeds[:1] if first else self.setting.seeds
+        return (self.run(method, seed) for method in self.setting.methods for seed in seeds)
+
     @functools.cached_property
     def has_own_objective(self) -> bool:
         """Whether a method has a loss of its own, which only the loop engine trains."""
-        runs = (self.run(method, self.setting.seeds[0]) for method in self.setting.methods)  # one at a time
-        return any(job.terms.objective for run in runs for job in run.ready(1))
+        return any(job.terms.objective for run in self.runs(first=True) for job in run.ready(1))
 
     @functools.cached_property
     def start(self) -> Callable[[int, str], Tensor]:

@@ -32,10 +32,7 @@ def rehearse(prepared: Prepared, spec: StudySpec) -> None:
     with torch_scope("rehearsal", device=prepared.device), prepared.task.arithmetic.kernels():
         _measure(prepared)
         loop = Loop(prepared.task)
-        shown = [
-            _play(prepared.run(method, prepared.setting.seeds[0]), loop)
-            for method in prepared.setting.methods
-        ]
+        shown = [_play(run, loop) for run in prepared.runs(first=True)]
         engine, streams = engine_of(spec, prepared)
         if engine == "stacked":
             with _named("engine", "cannot be 'stacked' for this model, loss and metric", _model(prepared)):

@@ -35,11 +35,7 @@ class Session:
         self.prepared, self.machine, self.setting = prepared, machine, setting
         self.every = every or max(1, setting.rounds // CHECKPOINTS)
         self.judge = Judge(prepared, machine)
-        self.standings = [
-            Standing(prepared.run(method, seed), setting.name)
-            for method in setting.methods
-            for seed in setting.seeds
-        ]
+        self.standings = [Standing(run, setting.name) for run in prepared.runs()]
         number = min(machine.processes, len(self.standings))
         self.groups: list[Group] = []
         for share in (self.standings[i::number] for i in range(number)):
