@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -23,10 +24,10 @@ ROOMS = [
     "version", "input", "rng", "files", "models", "data", "methods", "engine", "federation", "spec",
     "records", "report", "study", "contract", "bench", "cli",
 ]  # fmt: skip
-# imports by name that no reader of the syntax can see: module -> what it may import
+# Modules that import by name, where no reader of the syntax can see what.
 DYNAMIC = {
-    "methods.grammar": {"methods"},  # the registry: every file of its own folder
-    "bench.contestants": set[str](),  # benchmarks/plain.py, which is no part of the package
+    "methods.grammar",  # every file of its own folder; and a user's own module, if a study names one
+    "bench.contestants",  # benchmarks/plain.py, which is no part of the package
 }
 
 
@@ -89,12 +90,38 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 
 def test_what_is_imported_by_name_is_known() -> None:
-    """`import_module` and its like, which the tests above cannot see."""
-    dynamic = re.compile(r"import_module\(|__import__\(|spec_from_file_location\(")
-    found = {name for name, file in modules().items() if dynamic.search(file.read_text(encoding="utf-8"))}
-    assert found == DYNAMIC.keys()
-    for name, rooms in DYNAMIC.items():
-        assert all(ROOMS.index(other) <= ROOMS.index(room(name)) for other in rooms)
+    """By `importlib` and its like, which the tests above cannot see."""
+    dynamic = {"importlib", "pkgutil", "runpy", "imp", "__import__", "exec", "eval"}
+    found = set()
+    for name, file in modules().items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            used = {node.id} if isinstance(node, ast.Name) else set[str]()
+            if isinstance(node, ast.Import):
+                used = {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                used = {(node.module or "").partition(".")[0]}
+            if used & dynamic:
+                found.add(name)
+    assert found == DYNAMIC
+
+
+def test_a_room_needs_only_what_is_below_it() -> None:
+    """Whatever the way of importing: from the ground up, no room brings along one that comes later."""
+    rooms = [[module for module in modules() if room(module) == name] for name in ROOMS]
+    code = f"""
+import importlib, sys, types
+package = types.ModuleType("fedskip")  # without its own __init__, which imports everything
+package.__path__ = [{str(SOURCE)!r}]
+sys.modules["fedskip"] = package
+for number, modules in enumerate({rooms!r}):
+    for module in modules:
+        if module != "models.kernels":  # which needs Triton
+            importlib.import_module(f"fedskip.{{module}}")
+    later = tuple(f"fedskip.{{room}}." for room in {ROOMS!r}[number + 1:])
+    early = [name for name in sys.modules if f"{{name}}.".startswith(later)]
+    assert not early, (modules, early)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_methods_do_not_know_the_engine() -> None:
@@ -167,10 +194,14 @@ def test_the_picture_has_every_room_and_allows_every_import() -> None:
             assert here == there or "version" in (here, there) or at[here] < at[there], (module, other)
 
 
-def test_the_table_has_every_room() -> None:
+def test_the_table_has_every_room_and_what_it_imports() -> None:
     table = PAGE[PAGE.index("| room |") : PAGE.index("`rng.py` (")]
-    folders = [name for name in ROOMS if (SOURCE / name).is_dir()]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == folders
+    rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", table, re.MULTILINE)
+    assert [name for name, _ in rows] == [name for name in ROOMS if (SOURCE / name).is_dir()]
+    for name, known in rows:
+        found = {room(other) for module in modules() if room(module) == name for other in imports(module)}
+        expected = found - {name, "version", "rng", "files", "input"}
+        assert set(re.findall(r"\w+", known)) == expected, name
 
 
 def test_every_arrow_of_the_loop_is_a_function_that_makes_what_it_carries() -> None:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedskip.cli.data import app
-from fedskip.data import cache, catalogue, shakespeare
+from fedskip.data import cache, catalogue, heatmap, shakespeare
 from fedskip.data.partitions import partition
 from fedskip.input.errors import InputError
 
@@ -93,7 +93,7 @@ def own(tmp_path):
     return str(path)
 
 
-def test_show_any_partition(own, tmp_path):
+def test_show_any_partition(own, tmp_path, monkeypatch):
     out = tmp_path / "map.png"
     shown = fedskip_data("show", own, "--set", "partition=iid", "--set", "clients=4", "--out", str(out))
     for line in ("clients        4", "train samples  200", "test samples   9", "50 to 50"):
@@ -101,6 +101,10 @@ def test_show_any_partition(own, tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
     shards = ["partition=shards", "partition.classes_per_client=1", "clients=5"]
     assert "40 to 40, median 40, std 0" in shown_with(own, *shards)
+    drawn = []
+    monkeypatch.setattr(heatmap, "draw", lambda counts, *_: drawn.append(counts))
+    fedskip_data("show", own, *(w for text in shards for w in ("--set", text)), "--out", "map.svg")
+    assert (drawn[0] > 0).sum(0).tolist() == [1] * 5, "one class for each client"
     skewed = ["partition=quantity", "clients=5", "partition.min_size=1"]
     one, again, other = (shown_with(own, *skewed, f"partition_seed={seed}") for seed in (0, 0, 1))
     assert one == again != other

@@ -1,6 +1,7 @@
 """`fedskip run` and `resume`: what they write, what they say, how they end."""
 
 import csv
+import re
 import shutil
 import signal
 import subprocess
@@ -116,6 +117,16 @@ def test_resume_extends_a_study_but_not_its_reference(quickstart, tmp_path):
     assert summary(out)["centralised.FedAvg.s0"]["rounds"] == "50"
     code, _, said = call("resume", out, "--rounds", 4)
     assert (code, said.startswith("error: --rounds must be >= 5")) == (2, True)
+
+
+def test_resume_on_a_changed_machine_ends_in_one_line(quickstart, tmp_path):
+    out = shutil.copytree(quickstart[0], tmp_path / "moved")
+    file = out / "study.yaml"
+    file.write_text(re.sub(r"numpy: .*", "numpy: 0.1", file.read_text()))
+    code, _, said = call("resume", out, "--rounds", 5)
+    assert code == 2
+    assert said.startswith("error: resume would not repeat the same numbers: versions.numpy was ")
+    assert len(said.splitlines()) == 1
 
 
 def test_resume_passes_on_how_to_go_on(quickstart, monkeypatch):

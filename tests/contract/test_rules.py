@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import fedskip
-from fedskip.contract import CONDUCT, FORM
+from fedskip.contract.rules import CONDUCT, FORM
 from fedskip.input.errors import InputError
 from fedskip.methods import FedAvg, FedProx, Method, registry
-from fedskip.methods.base import TRAINABLE, Contrast, Federation, Merged, State, Terms, Visit, rows
+from fedskip.methods.base import TRAINABLE, Federation, Merged, State, Visit, rows
+from fedskip.methods.terms import Contrast, Terms
 from tiny import METHODS, named
 
 frozen = dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedskip.data import cifar, load, store
+from fedskip.data import cache, catalogue, cifar, load
 from fedskip.input.errors import InputError
 from real_data import real
 
@@ -68,8 +68,10 @@ def small(tmp_path, monkeypatch):
     (folder / "batches.meta").write_bytes(b"not looked at")
     spec = replace(cifar.CIFAR10, files=md5s, train=20, test=4)
     monkeypatch.setattr(cifar, "CIFAR10", spec)
-    entry = replace(store.ENTRIES["cifar10"], read=lambda path: cifar.read(spec, path))
-    monkeypatch.setitem(store.ENTRIES, "cifar10", entry)
+    item = catalogue.CATALOGUE["cifar10"]
+    assert item.files is not None
+    files = replace(item.files, read=lambda path: cifar.read(spec, path))
+    monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", replace(item, files=files))
     return folder
 
 
@@ -80,7 +82,7 @@ def test_import_and_load(small, tmp_path, form):
         path = tmp_path / "cifar-10-python.tar.gz"
         with tarfile.open(path, "w:gz") as file:
             file.add(small, small.name)
-    store.import_("cifar10", path)
+    catalogue.import_("cifar10", path)
     data = load("cifar10")
     assert data.classes == 10
     assert len(data.samples) == 24
@@ -99,12 +101,12 @@ def test_what_a_file_may_not_be(small):
     with pytest.raises(
         InputError, match=r"data_batch_2 that is not the official one: its md5 is \w{32}, not"
     ):
-        store.import_("cifar10", small)
+        catalogue.import_("cifar10", small)
     (small / "data_batch_2").unlink()
     (small / "test_batch").unlink()
     with pytest.raises(InputError, match=r"lacks data_batch_2, test_batch\. Give cifar-10-python.tar.gz"):
-        store.import_("cifar10", small)
-    assert not store.cache.has("cifar10")
+        catalogue.import_("cifar10", small)
+    assert not cache.has("cifar10")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_golden(tmp_path, name):
     official.mkdir()
     for file, raw in unpack_cifar.files(name, str(script.parent)):
         (official / file).write_bytes(raw)
-    store.import_(name, official)  # checks the md5 of every file
+    catalogue.import_(name, official)  # checks the md5 of every file
 
     started = time.perf_counter()
     data = load(name)

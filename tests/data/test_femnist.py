@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedskip.data import femnist, load, store
+from fedskip.data import cache, catalogue, femnist, load
 from fedskip.data.partitions import partition
 from fedskip.data.split import pooled_test
 from fedskip.input.errors import InputError
@@ -46,7 +46,7 @@ def test_json_with_leafs_split(tmp_path):
     leaf(tmp_path / "data/train/0.json", a=(ax[:80], ay[:80]), b=(bx[:50], by[:50]))
     leaf(tmp_path / "data/test/0.json", a=(ax[80:], ay[80:]), b=(bx[50:], by[50:]))
     leaf(tmp_path / "data/all_data/0.json", c=handwriting(90, 2))  # what LEAF split, not looked at
-    store.import_("femnist", tmp_path / "data")
+    catalogue.import_("femnist", tmp_path / "data")
     data = load("femnist")
     assert data.owner_names == ("a", "b")
     assert data.defaults["clients"] == 1  # b has fewer than 64 training images
@@ -71,7 +71,7 @@ def test_json_with_leafs_split(tmp_path):
 def test_json_without_a_split_is_split_by_seed(tmp_path):
     leaf(tmp_path / "0.json", a=handwriting(101, 0))
     leaf(tmp_path / "1.json", b=handwriting(71, 1), c=handwriting(91, 2))
-    store.import_("femnist", tmp_path)
+    catalogue.import_("femnist", tmp_path)
     data = load("femnist")
     train, test = data.split(0)
     assert np.bincount(data.owner[train]).tolist() == [90, 0, 81]  # int(.9 n), and b has but 63
@@ -160,8 +160,8 @@ def test_bad_json(tmp_path, data, message):
     content = {"users": ["ann"], "user_data": {"ann": {key: value.tolist() for key, value in data.items()}}}
     (tmp_path / "bad.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
-        store.import_("femnist", tmp_path)
-    assert not store.cache.has("femnist")
+        catalogue.import_("femnist", tmp_path)
+    assert not cache.has("femnist")
 
 
 def test_what_is_not_leaf(tmp_path):
@@ -199,7 +199,7 @@ def test_golden():
     assert repeated.tolist() == arrays["dup"].tolist()
     assert repeated.sum() == 398
 
-    store.import_("femnist", path)
+    catalogue.import_("femnist", path)
     data = load("femnist")
     train, test = data.split(0)
     assert (len(data.samples), len(train), len(test)) == (60_757 - 398, 53_357, 6_077)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from fedskip import Study
 from fedskip.records.results import Row
 from fedskip.report.progress import Course, Progress
+from fedskip.study.groups import Here
 from fedskip.study.workers import AVAILABLE, Worker
 from studies import numbers, study
 
@@ -68,6 +69,16 @@ def test_results_agree_and_bits_repeat(tmp_path: Path) -> None:
         for file, tensors in models(tmp_path / name).items():
             for key, tensor in tensors.items():
                 torch.testing.assert_close(tensor, one[file][key], rtol=1e-3, atol=1e-5)
+
+
+def test_where_a_group_trains_does_not_change_its_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"engine": "stacked", "processes": 2, "checkpoint_every": 3}
+    study(tmp_path / "apart", **keys).run()
+    monkeypatch.setattr("fedskip.study.session.Apart", lambda groups, names: Here(groups))
+    study(tmp_path / "here", **keys).run()
+    assert bits(tmp_path / "apart") == bits(tmp_path / "here")
 
 
 def test_resume_keeps_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

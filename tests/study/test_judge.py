@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor, nn
 
 from fedskip import FedAvg, FedProx, Scaffold
-from studies import numbered, study
+from studies import numbered, numbers, study
 
 
 def test_summary_numbers(tmp_path: Path) -> None:
@@ -21,6 +21,22 @@ def test_summary_numbers(tmp_path: Path) -> None:
     assert row["best_round"] == accuracy.index(max(accuracy)) + 1
     assert row["mean_tail"] == pytest.approx(np.mean(accuracy[-2:]))  # rounds 19 and 20 of 20
     assert row["full_test"] == pytest.approx(accuracy[-1])
+
+
+@pytest.mark.parametrize(("engine", "processes"), [("loop", 1), ("stacked", 1), ("stacked", 2)])
+def test_divergence_stops_one_run_also_after_a_resume(tmp_path: Path, engine: str, processes: int) -> None:
+    keys = {"methods": [FedAvg(), FedProx(mu=1e8)], "seeds": 1, "engine": engine, "processes": processes}
+    whole = study(tmp_path / "whole", rounds=6, checkpoint_every=2, **keys).run()
+    wild = whole.history.where(method="FedProx(mu=100000000.0)").column("train_loss")
+    assert 0 < len(wild) < 6
+    assert np.isfinite(wild).all()
+    assert whole.summary.column("diverged") == [False, True]
+    for begun in (2, 4):  # before it diverges, and after
+        out = tmp_path / str(begun)
+        study(out, rounds=begun, checkpoint_every=2, **keys).run()
+        study(out, rounds=begun, checkpoint_every=2, **keys).resume(rounds=6)
+        assert numbers(out) == numbers(tmp_path / "whole")
+        assert (out / "summary.csv").read_text() == (tmp_path / "whole" / "summary.csv").read_text()
 
 
 def test_divergence_is_contained(tmp_path: Path) -> None:

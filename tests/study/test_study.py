@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import random
 import signal
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,17 +19,21 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedskip import Arrays, Dataset, FedAvg, FedDyn, FedProx, InputError, Moon, Scaffold, Study
+from fedskip.data.base import Split
 from fedskip.records.checkpoint import found
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.results import Row, Table
-from fedskip.report.progress import Progress
+from fedskip.report.live import Live
+from fedskip.report.progress import Course, Progress
 from fedskip.spec import dump
 from fedskip.study import Interrupted
 from fedskip.study.groups import Here, Seen
+from fedskip.study.session import Session
 from studies import Net, numbers, study, toy, weights
 
 
@@ -160,7 +167,9 @@ def test_interrupt_stops_at_a_checkpoint(tmp_path: Path) -> None:
     assert numbers(made.out) == numbers(tmp_path / "whole")
 
 
-def test_an_interrupt_at_the_end_of_a_setting_does_not_start_the_next(tmp_path: Path) -> None:
+def test_an_interrupt_at_the_end_of_a_setting_does_not_start_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = {"methods": "fedavg", "seeds": 1, "rounds": 4, "checkpoint_every": 2, "processes": 1}
     made = study(tmp_path / "out", settings=[{"name": "one"}, {"name": "two"}], **few)
     with pytest.raises(Interrupted):
@@ -168,6 +177,16 @@ def test_an_interrupt_at_the_end_of_a_setting_does_not_start_the_next(tmp_path: 
     assert found(made.out / "checkpoints", "one")[-1][0] == 4
     assert not found(made.out / "checkpoints", "two")
     assert {row["setting"] for row in made.resume().summary} == {"one", "two"}
+
+    def pressed(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Session, "write_models", pressed)  # after the last checkpoint
+    late = study(tmp_path / "late", settings=[{"name": "one"}, {"name": "two"}], **few)
+    with pytest.raises(Interrupted):
+        late.run()
+    assert not found(late.out / "checkpoints", "two")
+    monkeypatch.undo()
     last = study(tmp_path / "last", **few)
     assert last.run(Presses(3)).summary, "where nothing is left to train, the study ends"
 
@@ -332,22 +351,103 @@ def test_two_data_sets_of_one_name(tmp_path: Path) -> None:
     results = study(tmp_path / "s", settings=settings, methods="fedavg", rounds=2, seeds=1).run()
     first, second = ([row["train_loss"] for row in results.history.where(setting=s)] for s in ("one", "two"))
     assert first != second
+    assert "&id" not in (tmp_path / "s" / "study.yaml").read_text(), "settings share no part of a file"
 
 
 def test_data_are_prepared_once(tmp_path: Path) -> None:
-    """For rehearsal and training, and for all settings that share them."""
-    moved = []
+    """They are divided once for a setting, although it is rehearsed before and trained later."""
+    divided = []
+    full = toy()
 
-    class Counted(Arrays):
+    def split(seed: int) -> Split:
+        divided.append(seed)
+        return full.split(seed)
+
+    settings = [{"name": "one"}, {"name": "two", "cohort": 2}]
+    keys = {"data": replace(full, split=split), "settings": settings, "methods": "fedavg", "seeds": 1}
+    study(tmp_path / "s", rounds=1, **keys).run()
+    assert len(divided) == 2
+
+
+def test_a_setting_leaves_the_device_to_the_next(tmp_path: Path) -> None:
+    """Its data and models, also where somebody watches: the next one looks how much memory there is."""
+    moved: list[weakref.ref[Arrays]] = []
+    alive = []
+
+    class Tracked(Arrays):
         def to(self, device: torch.device, dtype: torch.dtype) -> Arrays:
-            moved.append(device)
-            return super().to(device, dtype)
+            there = Arrays(self.x.clone(), self.y.clone())
+            moved.append(weakref.ref(there))
+            return there
+
+    class Watching(Live):
+        def setting(self, course: Course, rows: Iterable[Row]) -> None:
+            gc.collect()
+            alive.append(sum(ref() is not None for ref in moved))
+            super().setting(course, rows)
 
     full = toy()
-    data = replace(full, samples=Counted(full.samples.x, full.samples.y))  # type: ignore[attr-defined]
-    settings = [{"name": "one"}, {"name": "two", "cohort": 2}]
-    study(tmp_path / "s", data=data, settings=settings, methods="fedavg", rounds=1, seeds=1).run()
-    assert len(moved) == 1
+    data = replace(full, samples=Tracked(full.samples.x, full.samples.y))  # type: ignore[attr-defined]
+    settings = [{"name": "one"}, {"name": "two"}, {"name": "three"}]
+    made = study(tmp_path / "s", data=data, settings=settings, methods="fedavg, moon", rounds=2, seeds=1)
+    with Watching(Console(file=io.StringIO(), force_terminal=True), lambda: "") as progress:
+        made.run(progress)
+    assert len(moved) == 6  # rehearsed, then trained
+    assert alive == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"data": toy(20), "cohort": 10}, {"cohort": 10}, {"local": {"batch": 20}}, {"data": toy(4), "seeds": 3}],
+    ids=["data and cohort", "cohort", "batch", "data and seeds"],
+)
+def test_resume_refuses_another_study_before_it_looks_at_data(
+    tmp_path: Path, keys: dict[str, object]
+) -> None:
+    some = {"methods": "fedavg", "rounds": 1, "engine": "loop"}
+    study(tmp_path / "s", **some).run()
+    with pytest.raises(InputError, match="out holds another study"):
+        study(tmp_path / "s", **(some | keys)).resume(rounds=3)
+
+
+FILE = {"data": "synthetic", "methods": "fedavg", "rounds": 1, "engine": "loop", "local": {"max_steps": 1}}
+
+
+@pytest.mark.parametrize("rounds", ["", "rounds: null\n"])
+def test_a_file_that_lost_its_rounds_was_edited(tmp_path: Path, rounds: str) -> None:
+    out = Study(tmp_path / "s", **FILE).run().out
+    file = out / "study.yaml"
+    file.write_text(file.read_text().replace("rounds: 1\n", rounds))
+    edited = Study.load(out)
+    assert not edited.is_finished()
+    with pytest.raises(InputError, match="was changed after the study began"):
+        edited.resume(rounds=2)
+
+
+def test_anyway_goes_on_with_an_edited_study(tmp_path: Path) -> None:
+    """Runs that were added start at round 0; what cannot be trained is refused as ever."""
+    out = Study(tmp_path / "s", **FILE).run().out
+    file = out / "study.yaml"
+    before = file.read_text()
+    file.write_text(before.replace("cohort: 10", "cohort: 300"))
+    with pytest.raises(InputError, match="cohort must be <= 212"):
+        Study.load(out).resume(rounds=2, anyway=True)
+    file.write_text(before.replace("batch: 64", "batch: 5000"))
+    with pytest.raises(InputError, match=r"local\.batch must fit every client"):
+        Study.load(out).resume(rounds=2, anyway=True)
+    file.write_text(before.replace("methods: [fedavg]", "methods: [fedavg, fedprox]"))
+    summary = Study.load(out).resume(rounds=2, anyway=True).summary
+    assert {row["method"]: row["merges"] for row in summary} == {"FedAvg": 2, "FedProx": 2}
+
+
+def test_results_of_a_folder_that_is_not_this_study(tmp_path: Path) -> None:
+    settings = [{"name": "a"}, {"name": "b"}]
+    out = study(tmp_path / "s", settings=settings, methods="fedavg", rounds=1, seeds=1).run().out
+    with pytest.raises(InputError, match="out holds another study"):
+        study(out).results()
+    (out / "study.yaml").unlink()
+    with pytest.raises(InputError, match="out holds no finished study"):
+        study(out, settings=settings).results()
 
 
 def test_resume_refuses_other_data_and_another_model(tmp_path: Path) -> None:

@@ -35,14 +35,14 @@ def setting_of(keys: dict[str, Any]) -> Prepared:
     """The only setting of a study."""
     study = spec.build(spec.Tree(keys))
     arithmetic = arithmetic_of(study)
-    pools = Pools(torch.device(resolve_device(study.device)), arithmetic.dtype)
-    return prepare(study.settings[0], pools, arithmetic)
+    device = torch.device(resolve_device(study.device))
+    return prepare(study.settings[0], Pools(), device, arithmetic)
 
 
 def with_keys(prepared: Prepared, keys: dict[str, Any]) -> Prepared:
     """The same data for a study with other visits."""
     setting = spec.build(spec.Tree(keys)).settings[0].resolved(prepared.dataset.defaults)
-    return replace(prepared, setting=setting, task=replace(prepared.task, local=setting.local))
+    return replace(prepared, setting=setting)
 
 
 def machine_of(keys: dict[str, Any], prepared: Prepared) -> Machine:

@@ -59,19 +59,21 @@ def divide(
             raise InputError("validation", rule, validation)
         held_out, train = np.sort(shuffled[:number]), np.sort(shuffled[number:])
     if saved is not None and saved.exists():
-        dealt = Partition.load(saved)
+        dealt, file = Partition.load(saved), str(saved)
+        fix = "bring back the data and the settings that the study was begun with"
         if len(dealt.indices) and dealt.indices.max() >= len(dataset.samples):
-            fix = "bring back the data that the study was begun with"
             raise InputError("data", f"does not hold the samples of {saved}", dataset.name, fix)
+        drop_small = False  # that was done when it was saved
     else:
-        dealt = _large_enough(deal(dataset, train, seed, partition, clients), batch, drop_small, cohort)
-        held = np.zeros(len(dataset.samples), bool)
-        held[test] = held[held_out] = True
-        leaked = int(held[dealt.indices].sum())
-        if leaked:  # by a file; what is drawn comes from `train`
-            rule = f"deals {leaked} samples that are for testing at seed {seed}"
-            fix = "set partition_seed to the seed that it was drawn with"
-            raise InputError("partition.file", rule, partition["file"], fix)
+        dealt, file = deal(dataset, train, seed, partition, clients), str(partition.get("file"))
+        fix = "set partition_seed to the seed that it was drawn with"
+    dealt = _large_enough(dealt, batch, drop_small, cohort)
+    held = np.zeros(len(dataset.samples), bool)
+    held[test] = held[held_out] = True
+    leaked = int(held[dealt.indices].sum())
+    if leaked:  # by a file; what is drawn comes from `train`
+        rule = f"deals {leaked} samples that are for testing at seed {seed}"
+        raise InputError("partition.file", rule, file, fix)
     test = pooled_test(dataset, test, dealt)
     if not len(test):
         fix = "the test samples of clients without training samples are left out"

@@ -1,4 +1,4 @@
-"""Data sets on a device: what a study holds of each, once, whatever the number of its settings."""
+"""What a study holds of each data set, once, whatever the number of its settings."""
 
 import functools
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedskip.data.base import Dataset, Samples
+from fedskip.data.base import Dataset
 from fedskip.data.catalogue import load
 from fedskip.files import digest
 from fedskip.input.errors import InputError
@@ -16,10 +16,9 @@ from fedskip.input.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A data set, and its samples on the device."""
+    """A data set, and what is known of it."""
 
     dataset: Dataset
-    samples: Samples
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
@@ -32,10 +31,9 @@ class Pool:
 
 
 class Pools:
-    """The data sets of a study: each is loaded, checked and moved to the device once."""
+    """The data sets of a study: each is loaded and checked once."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        self.device, self.dtype = device, dtype
+    def __init__(self) -> None:
         self._found: list[tuple[Mapping[str, Any] | Dataset, Pool]] = []
 
     def get(self, data: Mapping[str, Any] | Dataset) -> Pool:
@@ -44,7 +42,7 @@ class Pools:
                 return pool
         dataset = data if isinstance(data, Dataset) else load(**data)
         _check_finite(dataset)
-        pool = Pool(dataset, dataset.samples.to(self.device, self.dtype))
+        pool = Pool(dataset)
         self._found.append((data, pool))
         return pool
 

@@ -47,9 +47,12 @@ class Folder:
         """Whether all settings have done their rounds and the summary is written."""
         if not self.file.exists() or not (self.path / "summary.csv").exists():
             return False
-        begun = self.study()
-        saved = [found(self.path / "checkpoints", setting["name"]) for setting in begun["settings"]]
-        return all(one and one[-1][0] >= n for one, n in zip(saved, rounds_of(begun), strict=True))
+        settings = settings_of(self.study())
+        return bool(settings) and all(map(self._is_done, settings))
+
+    def _is_done(self, setting: Facts) -> bool:
+        saved, rounds = found(self.path / "checkpoints", setting["name"]), setting.get("rounds")
+        return bool(saved) and rounds is not None and saved[-1][0] >= rounds
 
     def refuse_taken(self, study: Facts) -> None:
         """Refuse to begin a study in a folder that holds one, or parts of one."""
@@ -66,11 +69,14 @@ class Folder:
                 rule = f"holds {part}, but not the study.yaml that it belongs to"
                 raise InputError("out", rule, str(self.path), f"{another}, or empty it")
 
-    def refuse_other(self, study: Facts, anyway: bool) -> None:
+    def refuse_other(self, study: Facts) -> None:
         """Refuse to go on with another study than the one that was begun here, but for its rounds."""
         if without_rounds(self.study()) != without_rounds(study):
             raise InputError("out", "holds another study", str(self.path), "choose its own folder")
-        if self.record().get("study") not in (None, _digest(self.study())) and not anyway:
+
+    def refuse_edited(self) -> None:
+        """Refuse to go on where the file is not what the study wrote."""
+        if self.record().get("study") not in (None, _digest(self.study())):
             fix = "undo that, or run the changed study into another --out; --anyway mixes the two. "
             fix += "More rounds are had with --rounds"
             raise InputError(str(self.file), "was changed after the study began", fix=fix)
@@ -93,19 +99,14 @@ def _digest(study: Facts) -> str:
 
 def without_rounds(study: Facts) -> Facts:
     """A study that may be made longer."""
-    settings = [{**setting, "rounds": None} for setting in study["settings"]]
+    settings = [{**setting, "rounds": None} for setting in study.get("settings") or ()]
     return {**study, "rounds": None, "settings": settings}
 
 
 def settings_of(study: Facts) -> list[Facts]:
     """The keys of each setting, those that all share included."""
     shared = {key: value for key, value in study.items() if key in KEYS and key != "name"}
-    return [shared | own for own in study["settings"]]
-
-
-def rounds_of(study: Facts) -> list[int]:
-    """The rounds of each setting."""
-    return [setting["rounds"] for setting in settings_of(study)]
+    return [shared | own for own in study.get("settings") or ()]
 
 
 def compare(before: Facts, now: Facts, out: Path) -> None:

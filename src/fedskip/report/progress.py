@@ -59,4 +59,4 @@ class Progress:
         """A checkpoint has been written, after a round."""
 
     def finished(self) -> None:
-        """All settings are done."""
+        """The setting has done its rounds; what it came to is written next."""

@@ -84,8 +84,8 @@ def save_all(standings: list[Standing]) -> Saved:
 
 
 def restore_all(standings: list[Standing], tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-    """Go on from what `save_all` gave, of these runs or of more."""
-    for standing in standings:
+    """Go on from what `save_all` gave, of these runs or of more; one that it does not know starts anew."""
+    for standing in (standing for standing in standings if standing.name in notes):
         device, prefix = standing.run.server.x.device, f"{standing.name}/"
         own = {k.removeprefix(prefix): t.to(device) for k, t in tensors.items() if k.startswith(prefix)}
         standing.restore(own, notes[standing.name])

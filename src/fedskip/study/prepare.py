@@ -1,4 +1,4 @@
-"""A setting made real: data on the device, partitions, a model, and one `Run` per method and seed."""
+"""A setting made real: data, partitions, a model on the device, and one `Run` per method and seed."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -27,20 +27,35 @@ from fedskip.spec.setting import Draft, Setting
 
 @dataclass(frozen=True)
 class Prepared:
-    """A setting with everything it names."""
+    """A setting with everything it names. What lies on the device is made when it is asked for."""
 
     setting: Setting
     pool: Pool
-    task: Task
     divisions: Mapping[int, Division]  # by partition seed
+    device: torch.device
+    arithmetic: Arithmetic
 
     @property
     def dataset(self) -> Dataset:
         return self.pool.dataset
 
-    @property
-    def device(self) -> torch.device:
-        return self.task.device
+    @functools.cached_property
+    def task(self) -> Task:
+        setting, dtype, data = self.setting, self.arithmetic.dtype, self.dataset
+        template = make(setting.model, data.classes, setting.init, setting.seeds[0], "init")
+        if isinstance(template, CharLSTM):
+            template.refuse(getattr(data.samples, "x", None))
+        template = template.to(self.device, dtype)
+        return Task(
+            template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
+            data.samples.to(self.device, dtype), setting.local,
+            _in(dtype, data.train_transform), _in(dtype, data.test_transform), self.arithmetic,
+        )  # fmt: skip
+
+    def leave_device(self) -> None:
+        """Give back the device's memory, which another setting may need."""
+        for name in ("task", "start", "routes"):
+            vars(self).pop(name, None)
 
     def division(self, seed: int) -> Division:
         return self.divisions[self.setting.division_seed(seed)]
@@ -107,9 +122,11 @@ def partition_file(folder: Path, setting: Setting, seed: int) -> Path:
     return folder / f"partition-{setting.name}-{seed}.npz"
 
 
-def prepare(draft: Draft, pools: Pools, arithmetic: Arithmetic, folder: Path | None = None) -> Prepared:
-    """Load, divide and build. Partitions that lie in `folder` are used as they are."""
-    pool, dtype = pools.get(draft.keys["data"]), arithmetic.dtype
+def prepare(
+    draft: Draft, pools: Pools, device: torch.device, arithmetic: Arithmetic, folder: Path | None = None
+) -> Prepared:
+    """Load and divide. Partitions that lie in `folder` are used as they are."""
+    pool = pools.get(draft.keys["data"])
     dataset = pool.dataset
     setting = draft.resolved(dataset.defaults)
     divisions = {
@@ -125,16 +142,7 @@ def prepare(draft: Draft, pools: Pools, arithmetic: Arithmetic, folder: Path | N
     if setting.client_accuracy and not owned:
         fix = "it needs test samples that belong to clients, as LEAF's data sets have"
         raise InputError("client_accuracy", f"cannot be had for {dataset.name!r}", True, fix)
-    template = make(setting.model, dataset.classes, setting.init, setting.seeds[0], "init")
-    template = template.to(pools.device, dtype)
-    if isinstance(template, CharLSTM):
-        template.refuse(getattr(dataset.samples, "x", None))
-    task = Task(
-        template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
-        pool.samples, setting.local,
-        _in(dtype, dataset.train_transform), _in(dtype, dataset.test_transform), arithmetic,
-    )  # fmt: skip
-    return Prepared(setting, pool, task, divisions)
+    return Prepared(setting, pool, divisions, device, arithmetic)
 
 
 def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:

@@ -1,4 +1,4 @@
-"""One setting under way: its runs in groups, where they are trained, its clock and its judge."""
+"""One setting under way: its runs in groups, where they are trained, and their judge."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +55,7 @@ class Session:
         return {
             "machine": self.machine.facts() | stacked,
             "parameters": self.prepared.task.layout.size,
-            "data": self.prepared.pool.digests,
+            "data": dict(self.prepared.pool.digests),
             "divisions": {seed: each.facts() for seed, each in self.prepared.divisions.items()},
         }
 

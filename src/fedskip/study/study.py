@@ -1,4 +1,4 @@
-"""Many runs side by side: trains, evaluates, records and checkpoints. The only place with side effects."""
+"""A study and its folder: begun, resumed, played setting by setting, and written down."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedskip.engine.local import Decay
 from fedskip.files import locked, write_text
 from fedskip.input.errors import InputError
 from fedskip.records.history import SUMMARY, HistoryFile
-from fedskip.records.provenance import Facts, Folder, compare, next_folder, rounds_of, settings_of
+from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
 from fedskip.records.results import Results, Row, Table
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress
@@ -91,11 +91,15 @@ class Study:
         if not self.folder.file.exists():
             raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
         with locked(self.out):
+            if not anyway:
+                self.folder.refuse_edited()
             self._take_rounds(rounds)
+            self.folder.refuse_other(plain(self.spec, self._begun()))  # before its data are looked at
             prepared = self._prepare(self.out)
-            self.folder.refuse_other(plain(self.spec, [one.setting for one in prepared]), anyway)
-            for one, had in zip(prepared, rounds_of(self.folder.study()), strict=True):
-                if one.setting.rounds != had and Decay.parse(one.setting.local.decay).kind == "cosine":
+            self.folder.refuse_other(plain(self.spec, [one.setting for one in prepared]))
+            for one, (_, known) in zip(prepared, self._pairs(), strict=True):
+                cosine = Decay.parse(one.setting.local.decay).kind == "cosine"
+                if cosine and one.setting.rounds != known.get("rounds"):
                     rule = "cannot change under a cosine decay, which depends on it"
                     raise InputError("--rounds", rule, rounds)
             self.folder.clear()
@@ -107,23 +111,22 @@ class Study:
 
     def results(self) -> Results:
         """What the folder of a finished study holds."""
-        if not (self.out / "summary.csv").exists():
+        if not (self.out / "summary.csv").exists() or not self.folder.file.exists():
             raise InputError("out", "holds no finished study", str(self.out), "go on with it: resume()")
-        pairs = zip(self.spec.settings, settings_of(self.folder.study()), strict=True)
-        settings = tuple(draft.resolved(known) for draft, known in pairs)
         history, summary = (Table.read(self.out / name) for name in ("history.csv", "summary.csv"))
-        return Results(self.out, history, summary, self.spec.name, settings)
+        return Results(self.out, history, summary, self.spec.name, tuple(self._begun()))
 
     # --- the work ------------------------------------------------------------------------------------
 
     def _prepare(self, folder: Path | None = None) -> list[Prepared]:
         """All settings made real and tried out: refuses what can be refused before anything is written."""
         device, arithmetic = torch.device(resolve_device(self.spec.device)), arithmetic_of(self.spec)
-        pools, prepared = Pools(device, arithmetic.dtype), []
+        pools, prepared = Pools(), []
         for draft in self.spec.settings:
             try:
-                prepared.append(prepare(draft, pools, arithmetic, folder))
+                prepared.append(prepare(draft, pools, device, arithmetic, folder))
                 rehearse(prepared[-1], self.spec)
+                prepared[-1].leave_device()
             except InputError as error:
                 where = error.where or (f"setting {draft.name}" if len(self.spec.settings) > 1 else "")
                 raise error.at(where) from error.__cause__
@@ -131,16 +134,25 @@ class Study:
 
     def _take_rounds(self, rounds: int | None) -> None:
         """Take the rounds that the folder has, which may have been extended before, or more if asked for."""
-        begun = rounds_of(self.folder.study())
-        if len(begun) != len(self.spec.settings):
-            raise InputError("out", "holds another study", str(self.out), "choose its own folder")
         drafts = []
-        for draft, had in zip(self.spec.settings, begun, strict=True):
+        for draft, known in self._pairs():
+            had = known.get("rounds")
             wanted = had if rounds is None or draft.keys.get("reference") else rounds
-            if wanted < had:
+            if wanted is not None and had is not None and wanted < had:
                 raise InputError("--rounds", f"must be >= {had}, what the study has", rounds)
             drafts.append(Draft({**draft.keys, "rounds": wanted}))
         self.spec = dataclasses.replace(self.spec, settings=tuple(drafts))
+
+    def _pairs(self) -> list[tuple[Draft, Facts]]:
+        """The settings of this study, and their keys in the folder."""
+        begun = settings_of(self.folder.study())
+        if len(begun) != len(self.spec.settings):
+            raise InputError("out", "holds another study", str(self.out), "choose its own folder")
+        return list(zip(self.spec.settings, begun, strict=True))
+
+    def _begun(self) -> list[Setting]:
+        """The settings of this study, with what was left out as the folder has it."""
+        return [draft.resolved(known) for draft, known in self._pairs()]
 
     def _play(self, prepared: list[Prepared], progress: Progress, *, anyway: bool = False) -> Results:
         """Train one setting after another and write the results; the list is empty afterwards."""
@@ -150,6 +162,8 @@ class Study:
         clients: list[Row] = []
         with stop_at_checkpoint() as stop:
             while prepared:
+                if stop.is_set():
+                    raise Interrupted
                 one = prepared.pop(0)
                 session = self._session(one, settings, record, anyway)
                 with contextlib.closing(session):
@@ -161,6 +175,7 @@ class Study:
                         progress.checkpoint(round)
                         if stop.is_set() and (prepared or round < one.setting.rounds):
                             raise Interrupted
+                progress.finished()
                 summary += session.finish(history)
                 session.write_models(self.out / "models")
                 clients += session.client_rows()
@@ -171,13 +186,15 @@ class Study:
         results = Results(self.out, history.table, Table(SUMMARY, summary), self.spec.name, settings)
         write_report(results)
         write_text(self.out / "summary.csv", results.summary.csv())  # last: with it the study is finished
-        progress.finished()
         return results
 
     def _session(
         self, prepared: Prepared, settings: tuple[Setting, ...], record: Facts, anyway: bool
     ) -> Session:
-        """Make the runs of a setting; refuse to go on if they would not repeat what was noted of them."""
+        """Make the runs of a setting, and note what they resolved to in study.yaml.
+
+        Refuses to go on if they would not repeat what was noted of them before.
+        """
         name, known = prepared.setting.name, record.setdefault("settings", {})
         before = known.get(name, {}).get("machine", {})  # what was found to suit the machine stays
         spec = dataclasses.replace(self.spec, processes=self.spec.processes or before.get("processes"))

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from fedskip import rng
-from fedskip.engine import Plan, Stacked
+from fedskip.engine import Loop, Plan, Stacked
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.federation import Run
 from fedskip.input.errors import InputError
-from fedskip.methods import FedProx, Scaffold
+from fedskip.methods import FedProx, Moon, Scaffold
 from tiny import (
     LOCAL,
     METHODS,
@@ -58,6 +58,14 @@ def test_a_term_that_was_not_planned_for_is_refused() -> None:
         [run] = runs_of(task, [method])
         with pytest.raises(ValueError, match="same kinds of terms in every round"):
             train(stacked_for(task, [run], Plan(compile=False)), run, 1)
+
+
+def test_a_contrast_may_begin_later_than_planned() -> None:
+    task = task_of("perceptron")
+    stacked, loop = runs_of(task, [Moon(mu=2.0)], rounds=4), runs_of(task, [Moon(mu=2.0)], rounds=4)
+    train(Stacked(task, Plan(sizes=[2], compile=False)), stacked[0], 4)
+    train(Loop(task), loop[0], 4)
+    assert_agree(stacked, loop, rtol=1e-9, atol=1e-11)
 
 
 def test_batchnorm_with_short_batches_is_refused() -> None:

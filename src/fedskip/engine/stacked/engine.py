@@ -50,7 +50,10 @@ class Stacked:
         for job in jobs:
             if job.terms.objective is not None:
                 raise own_objective()
-            self.stacks[job.terms.contrast is not None].join(job)
+            contrast = job.terms.contrast is not None
+            if contrast not in self.stacks:  # no run had one at first
+                self.stacks[contrast] = Stack(self.task, self.plan, contrast)
+            self.stacks[contrast].join(job)
 
     def advance(self) -> Iterator[Trained]:
         busy = [stack for stack in self.stacks.values() if stack.busy]
