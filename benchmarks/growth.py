@@ -205,19 +205,16 @@ def compile_one(point: Point, given: Keys, threads: int) -> None:
     """Play a little of a point, which leaves its code in the cache."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
     _, keys = point.studies(given)
-    prepared = bench.setting_of(keys)
-    bench.stacked(prepared, bench.machine_of(keys, prepared), point.case().rounds)()
+    bench.stacked(*bench.setting_of(keys), point.case().rounds)()
 
 
 def steps_of_both(point: Point, given: Keys, least: float) -> dict[str, Any]:
     """ms per client-step."""
     short, long = point.studies(given)
-    prepared = bench.setting_of(long)
+    prepared, machine = bench.setting_of(long)
     contestants = {
-        "stacked": bench.contestant(
-            bench.stacked(prepared, bench.machine_of(long, prepared), point.case().rounds)
-        ),
-        "plain": bench.plain_contestant(bench.with_keys(prepared, short)),
+        "stacked": bench.contestant(bench.stacked(prepared, machine, point.case().rounds)),
+        "plain": bench.plain_contestant(bench.setting_of(short)[0]),
     }
     ms = {who: 1000 / rate for who, rate in bench.take_turns(contestants, least).items()}
     return {"x": prepared.task.layout.trainable if point.panel == "size" else point.at, "ms": ms}
@@ -227,11 +224,9 @@ def rounds_of(point: Point, given: Keys, least: float) -> dict[str, Any]:
     """ms per round, and memory."""
     _, keys = point.studies(given)
     left = torch.cuda.memory_allocated() if given["device"] == "cuda" else 0  # of the points before
-    prepared = bench.setting_of(keys)
-    runs = bench.runs_of(prepared)
-    play = bench.once(
-        make_engine(prepared, bench.machine_of(keys, prepared), runs), runs, point.case().rounds
-    )
+    prepared, machine = bench.setting_of(keys)
+    runs = list(prepared.runs())
+    play = bench.once(make_engine(prepared, machine, runs), runs, point.case().rounds)
     forget_peak(prepared.device)
     rate = bench.take_turns({"stacked": bench.contestant(play)}, least)["stacked"]
     samples = prepared.dataset.samples
@@ -286,7 +281,7 @@ LABELS = {
     "clients": ("clients, 10 of them in a round", "ms per round"),
     "size": ("parameters of a CNN, 10 rows", "ms per client-step"),
 }
-LEGENDS = {"rows": (0.4, 0.6), "clients": "upper left", "size": "lower right"}
+LEGENDS: dict[str, Any] = {"rows": (0.4, 0.6), "clients": "upper left", "size": "lower right"}
 NAMES = {"cnn": "CNN", "lstm": "LSTM", "synthetic": "perceptron", "fedavg": "FedAvg", "scaffold": "SCAFFOLD"}
 DECADES = 2  # that an axis shows at least, or noise would look like growth
 

@@ -186,10 +186,9 @@ def main(device: str, precision: str | None, seconds: float | None, clients: int
     """The last line printed is a JSON object."""
     case = replace(CASES["pfl-cifar10"], data=partial(images, clients, IMAGES), cohort=cohort)
     keys = case.study(cohort, clients=clients, device=device, precision=precision)
-    prepared = bench.setting_of(keys)
+    prepared, machine = bench.setting_of(keys)
     task, local = prepared.task, prepared.setting.local
-    machine = bench.machine_of(keys, prepared)
-    workers = bench.machine_of(keys | {"engine": "loop"}, prepared).workers
+    workers = bench.setting_of(keys | {"engine": "loop"})[1].workers
     steps = cohort * local.steps(IMAGES)
     least = SECONDS[device] if seconds is None else seconds
     print(f"{machine.device_name}, {machine.precision}, {bench.TURNS} turns of {least:g} s, client-steps/s:")
@@ -214,9 +213,9 @@ def main(device: str, precision: str | None, seconds: float | None, clients: int
         if device == "cpu" and most > 1:
             contestants[f"{name}_{most}_threads"] = rounds(peer, steps, machine.precision, most)
 
-    contestants["loop"] = once(Loop(task), bench.runs_of(prepared))
+    contestants["loop"] = once(Loop(task), list(prepared.runs()))
     if workers > 1:
-        contestants[f"loop_{workers}_workers"] = once(Loop(task, workers), bench.runs_of(prepared))
+        contestants[f"loop_{workers}_workers"] = once(Loop(task, workers), list(prepared.runs()))
     contestants["stacked"] = bench.stacked(prepared, machine, rounds=1)
     rates = bench.take_turns({name: contestant(play) for name, play in contestants.items()}, least)
     found = {name: steps / rate for name, rate in rates.items()}

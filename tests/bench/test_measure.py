@@ -30,7 +30,7 @@ def test_rows_are_whole_cohorts() -> None:
 
 def test_what_an_lstm_costs() -> None:
     """Torch counts nothing of a fused one."""
-    task = contestants.setting_of(CASES["lstm"].study(10, device="cpu")).task
+    task = contestants.setting_of(CASES["lstm"].study(10, device="cpu"))[0].task
     flop, batch_bytes = measure.cost_of(task)
     lstm = task.module.get_submodule("lstm")
     weights = sum(w.numel() for name, w in lstm.named_parameters() if name.startswith("weight"))

@@ -19,7 +19,7 @@ def test_without_a_compiler_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = CASES["synthetic"].study(10, device="cpu")
-    spec, prepared = build(Tree(keys)), setting_of(keys)
+    spec, (prepared, _) = build(Tree(keys)), setting_of(keys)
     for found in (False, True):
         monkeypatch.setattr("fedskip.study.machine.has_compiler", lambda found=found: found)
         assert Machine.of(spec, prepared).compile == found

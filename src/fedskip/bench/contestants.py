@@ -31,24 +31,13 @@ Play = Callable[[float], tuple[int, float]]  # plays for at least some seconds, 
 Once = Callable[[], tuple[int, int]]  # plays some rounds, gives steps and how often a step was traced
 
 
-def setting_of(keys: dict[str, Any]) -> Prepared:
-    """The only setting of a study."""
+def setting_of(keys: dict[str, Any]) -> tuple[Prepared, Machine]:
+    """The only setting of a study, and the machine as it uses it, with no more processes than seeds."""
     study = spec.build(spec.Tree(keys))
-    arithmetic = arithmetic_of(study)
     device = torch.device(resolve_device(study.device))
-    return prepare(study.settings[0], Pools(), device, arithmetic)
-
-
-def with_keys(prepared: Prepared, keys: dict[str, Any]) -> Prepared:
-    """The same data for a study with other visits."""
-    setting = spec.build(spec.Tree(keys)).settings[0].resolved(prepared.dataset.defaults)
-    return replace(prepared, setting=setting)
-
-
-def machine_of(keys: dict[str, Any], prepared: Prepared) -> Machine:
-    """The machine as a study uses it, with no more processes than seeds."""
-    machine = Machine.of(spec.build(spec.Tree(keys)), prepared)
-    return replace(machine, processes=min(machine.processes, len(prepared.setting.seeds)))
+    prepared = prepare(study.settings[0], Pools(), device, arithmetic_of(study))
+    machine = Machine.of(study, prepared)
+    return prepared, replace(machine, processes=min(machine.processes, len(prepared.setting.seeds)))
 
 
 def once(engine: Engine, runs: list[Run], rounds: int = 1) -> Once:

@@ -34,21 +34,17 @@ def measure(name: str, rows: int = 100, device: str = "cpu", **how: Any) -> None
         raise InputError("--rows", f"must be a multiple of {case.cohort}, one cohort for each seed", rows)
     device = resolve_device(device)
     keys = case.study(rows, device=device, **how)
-    one_by_one = prepared = parties.setting_of(keys)
-    if device != "cpu":
-        keys |= case.on_gpu
-        prepared = parties.with_keys(one_by_one, keys)
-    machine = parties.machine_of(keys, prepared)
-    workers = parties.machine_of(keys | {"engine": "loop", "streams": None}, prepared).workers
+    one_by_one, alone = parties.setting_of(keys | {"engine": "loop", "streams": None})
+    prepared, machine = parties.setting_of(keys if device == "cpu" else keys | case.on_gpu)
     least = SECONDS[torch.device(device).type]
     print(f"{name}: {rows} rows on {machine.device_name}, {parties.TURNS} turns of {least:.0f} s each")
     once = {
         "loop": parties.once(Loop(one_by_one.task), [next(one_by_one.runs())]),
         "stacked": parties.stacked(prepared, machine, case.rounds),
     }
-    if workers > 1:
-        spread = Loop(prepared.task, workers)
-        once[f"loop_{workers}_workers"] = parties.once(spread, [next(prepared.runs())])
+    if alone.workers > 1:
+        spread = Loop(one_by_one.task, alone.workers)
+        once[f"loop_{alone.workers}_workers"] = parties.once(spread, [next(one_by_one.runs())])
     contestants = {"plain": parties.plain_contestant(one_by_one)}
     rate = parties.take_turns(contestants | {who: parties.contestant(it) for who, it in once.items()}, least)
     facts = machine.facts() | {"device": machine.device_name}

@@ -43,11 +43,10 @@ class Live(Progress):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leave()
+        self.finished()
         self._screen.stop()
 
     def setting(self, course: Course, rows: Iterable[Row]) -> None:
-        self._leave()
         if not self._begun:
             self.console.print(self.title(), soft_wrap=True)
         self._begun += 1
@@ -66,9 +65,6 @@ class Live(Progress):
                 self.console.print(self._now.line(), soft_wrap=True)
 
     def finished(self) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
         """A setting's lines make way for a single one, which stays."""
         watch, self._now = self._now, None
         if watch is not None and self._screen.is_started:
@@ -77,7 +73,7 @@ class Live(Progress):
     def _draw(self) -> RenderableType:
         watch = self._now  # drawn in a thread of its own, while settings come and go
         if watch is None:
-            return Text("preparing ...", "dim")
+            return Text("writing results ..." if self._begun else "preparing ...", "dim")
         return watch.screen(f" ({self._begun} of {self.settings})" if self.settings > 1 else "")
 
 

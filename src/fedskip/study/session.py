@@ -37,10 +37,10 @@ class Session:
         self.judge = Judge(prepared, machine)
         self.standings = [Standing(run, setting.name) for run in prepared.runs()]
         number = min(machine.processes, len(self.standings))
-        self.groups: list[Group] = []
-        for share in (self.standings[i::number] for i in range(number)):
-            engine = make_engine(prepared, machine, [standing.run for standing in share], rows)
-            self.groups.append(Group(share, engine, self.judge))
+        self.groups = [
+            Group(share, make_engine(prepared, machine, [one.run for one in share], rows), self.judge)
+            for share in (self.standings[i::number] for i in range(number))
+        ]
         names = [standing.name for standing in self.standings]
         self.place: Place = Apart(self.groups, names) if number > 1 else Here(self.groups)
         self.round = 0  # that all runs have done

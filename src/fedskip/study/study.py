@@ -180,7 +180,9 @@ class Study:
                 session.write_models(self.out / "models")
                 clients += session.client_rows()
                 del session, one
-                _free()  # the next setting looks how much memory there is
+                gc.collect()  # engines and their graphs hold each other
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()  # the next setting looks how much memory there is
         if clients:
             write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
         results = Results(self.out, history.table, Table(SUMMARY, summary), self.spec.name, settings)
@@ -208,12 +210,6 @@ class Study:
         self.folder.write(dump(self.spec, settings), record)
         prepared.save_partitions(self.out)
         return session
-
-
-def _free() -> None:
-    gc.collect()  # engines and their graphs hold each other
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager

@@ -72,11 +72,8 @@ class Graphs:
 
     def _block(self, n: int) -> list[Tensor]:
         """The places of the block for n rows: each a contiguous start of its buffer."""
-        found = []
-        for flat, shape in zip(self.block, self.shapes, strict=True):
-            size = self.steps * n * shape.numel()
-            found.append(flat[:size].view(self.steps, n, *shape))
-        return found
+        sized = zip(self.block, self.shapes, strict=True)
+        return [flat[: self.steps * n * s.numel()].view(self.steps, n, *s) for flat, s in sized]
 
     def _record(self, n: int) -> None:
         here = self._first(n)
