@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedskip import Arrays, Dataset, FedAvg, Study
 from fedskip.methods import State, Terms, Visit
-from fedskip.records.results import Table
-from fedskip.spec import StudySpec, Tree, build, dump, load_yaml
+from fedskip.records.history import HISTORY, SUMMARY
+from fedskip.records.table import Row, Table
+from fedskip.report.results import Results
+from fedskip.spec import Draft, StudySpec, Tree, build, dump, load_yaml
 
 METHODS = "fedavg, fedskip(period=3), scaffold, moon, feddyn, fednova(period=2)"
 
@@ -130,3 +134,39 @@ settings:
 
 def read_back(spec: StudySpec, folder: Path) -> StudySpec:
     return build(written(folder, dump(spec)))
+
+
+# --- results that can be checked by hand ---------------------------------------------------------------
+
+
+def run(
+    method: str, seed: int, last: float | None, *, setting: str = "a", final: float | None = None,
+    diverged: bool = False,
+) -> Row:  # fmt: skip
+    """A row of the summary."""
+    numbers = {"last": last, "best": last, "mean_tail": last, "final": final, "bytes_total": 122_000}
+    about = {"setting": setting, "run": f"{setting}.{method}.s{seed}", "method": method, "seed": seed}
+    return about | numbers | {"merges": 5, "rounds": 5, "diverged": diverged}
+
+
+def curve(method: str, seed: int, scores: Mapping[int, float], *, setting: str = "a") -> list[Row]:
+    """Rows of the history: test accuracies by round."""
+    about = {"setting": setting, "run": f"{setting}.{method}.s{seed}", "method": method, "seed": seed}
+    return [
+        about | {"round": r, "merges": i, "test_accuracy": s, "bytes_down": 100 * r, "bytes_up": 10 * r}
+        for i, (r, s) in enumerate(scores.items(), 1)
+    ]
+
+
+def recorded(
+    out: Path, runs: Sequence[Row], settings: Sequence[str] = ("a",), rows: Sequence[Row] = (), **keys: Any
+) -> Results:
+    """The results of a study in which these runs were made; one called centralised is a reference."""
+    some = {"data": "synthetic", "methods": "fedavg", "partition": "natural", "model": "perceptron"}
+    some |= {"cohort": 1, "rounds": 5} | keys
+    made = tuple(Draft(some | {"name": n, "reference": n == "centralised"}).resolved({}) for n in settings)
+    tests = {n: 1000 + len(n) for n in settings}
+    seen = {n: min(keys.get("eval_samples", size), size) for n, size in tests.items()}
+    record = {n: {"divisions": {0: {"test": tests[n], "evaluated": seen[n]}}} for n in settings}
+    (out / "study.yaml").write_text(yaml.safe_dump({"record": {"settings": record}}))
+    return Results(out, Table(HISTORY, rows), Table(SUMMARY, runs), "demo", made)

@@ -22,7 +22,7 @@ from fedskip.methods import parse, registry
 from fedskip.methods.base import Federation
 from fedskip.models import MODELS
 from fedskip.records.history import HISTORY, SUMMARY
-from fedskip.records.results import Table
+from fedskip.records.table import Table
 from fedskip.spec import Setting, StudySpec
 from studies import numbers, study, weights
 

@@ -10,7 +10,7 @@ from fedskip.data import Arrays, Dataset, Partition, partition
 from fedskip.input.errors import InputError
 from fedskip.methods import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.models.weights import load
-from fedskip.records.results import Results
+from fedskip.report.results import Results
 from fedskip.study import Study
 from fedskip.version import __version__
 

@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from fedskip import Study
-from fedskip.records.results import Row
+from fedskip.records.table import Row
 from fedskip.report.progress import Course, Progress
 from fedskip.study.groups import Here
 from fedskip.study.workers import AVAILABLE, Worker

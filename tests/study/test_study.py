@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from fedskip import Arrays, Dataset, FedAvg, FedDyn, FedProx, InputError, Moon, Scaffold, Study
 from fedskip.data.base import Split
-from fedskip.records.checkpoint import found
+from fedskip.records.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.records.history import HISTORY, SUMMARY
-from fedskip.records.results import Row, Table
+from fedskip.records.table import Row, Table
 from fedskip.report.live import Live
 from fedskip.report.progress import Course, Progress
 from fedskip.spec import dump
@@ -438,6 +438,24 @@ def test_anyway_goes_on_with_an_edited_study(tmp_path: Path) -> None:
     file.write_text(before.replace("methods: [fedavg]", "methods: [fedavg, fedprox]"))
     summary = Study.load(out).resume(rounds=2, anyway=True).summary
     assert {row["method"]: row["merges"] for row in summary} == {"FedAvg": 2, "FedProx": 2}
+
+
+def test_what_tells_methods_of_a_grid_apart_is_in_their_names(tmp_path: Path) -> None:
+    results = study(tmp_path / "s", methods="fedavg, moon(mu=[1,5])", rounds=1, seeds=1).run()
+    assert results.labels() == ["FedAvg", "MOON(mu=1.0)", "MOON(mu=5.0)"]
+    assert (tmp_path / "s" / "models" / "toy.MOON(mu=1.0).s0.last.safetensors").exists()
+    assert [row["method"] for row in results.compare()] == results.labels()
+
+
+def test_a_checkpoint_without_a_run_is_refused(tmp_path: Path) -> None:
+    """One that an older version wrote under another name, say; it would start anew without a word."""
+    out = study(tmp_path / "s", methods="fedavg, fedprox", rounds=2, seeds=1).run().out
+    [(_, file)] = found(out / "checkpoints", "toy")[-1:]
+    tensors, notes = load_checkpoint(file)
+    notes["runs"]["toy.Old.s0"] = notes["runs"].pop("toy.FedProx.s0")
+    save_checkpoint(out / "checkpoints", "toy", 3, tensors, notes)
+    with pytest.raises(InputError, match=r"checkpoint holds no run toy\.FedProx\.s0"):
+        study(out, methods="fedavg, fedprox", rounds=2, seeds=1).resume(rounds=4)
 
 
 def test_results_of_a_folder_that_is_not_this_study(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from fedskip.input.errors import InputError
-from fedskip.records.results import Results
+from fedskip.report.closing import closing
 from fedskip.report.live import Live
-from fedskip.report.table import closing
+from fedskip.report.results import Results
 from fedskip.spec import Tree, assigned, build, bundled, load_yaml
 from fedskip.spec.setting import KEYS
 from fedskip.study import Interrupted, Study

@@ -16,7 +16,7 @@ parameters ride along and are always merged by sample weight.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -143,7 +143,11 @@ class Method:
 
     @property
     def label(self) -> str:
-        """How tables call it: FedAvg, FedSkip-5, SCAFFOLD+skip-5, FedProx(mu=0.01)."""
+        """How tables call it: FedAvg, FedSkip-5, SCAFFOLD+skip-5, FedProx(mu=0.1)."""
+        return self.label_with()
+
+    def label_with(self, shown: Collection[str] = ()) -> str:
+        """The label, in which some hyper-parameters are shown also at their defaults."""
         title = self.title
         if self.period == "never":
             title += "-unmerged"
@@ -151,15 +155,15 @@ class Method:
             title = f"FedSkip-{self.period}"
         elif self.period != 1:
             title += f"+skip-{self.period}"
-        chosen = [f"{k}={v}" for k, v in self.hyper_parameters().items()]
+        chosen = [f"{k}={v}" for k, v in self.hyper_parameters(shown).items()]
         return title + (f"({', '.join(chosen)})" if chosen else "")
 
-    def hyper_parameters(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, period aside."""
+    def hyper_parameters(self, also: Collection[str] = ()) -> dict[str, Any]:
+        """The fields that differ from their defaults, and some others; the period aside."""
         return {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
-            if f.name != "period" and getattr(self, f.name) != f.default
+            if f.name != "period" and (f.name in also or getattr(self, f.name) != f.default)
         }
 
 

@@ -79,6 +79,18 @@ def distinct(methods: list[Method]) -> list[Method]:
     return methods
 
 
+def label_among(method: Method, others: Iterable[Method]) -> str:
+    """How a table calls a method that stands in it with others: what tells two of a kind apart is shown.
+
+    >>> methods = parse_many("moon(mu=[1, 5]), fedavg")
+    >>> [label_among(method, methods) for method in methods]
+    ['MOON(mu=1.0)', 'MOON(mu=5.0)', 'FedAvg']
+    """
+    kin = [other for other in others if type(other) is type(method)]
+    names = [field.name for field in dataclasses.fields(method)]
+    return method.label_with([n for n in names if any(getattr(o, n) != getattr(method, n) for o in kin)])
+
+
 def in_a_file(label: str) -> str:
     """A label as part of a file's name.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedskip.files import write_text
-from fedskip.records.results import Row, Table
+from fedskip.records.table import Row, Table
 
 HISTORY = (
     "setting", "run", "method", "period", "seed", "round", "merges", "test_accuracy", "test_loss",

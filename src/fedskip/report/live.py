@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedskip.records.results import Row
+from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.progress import Course, Progress, Shown, Status
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+from collections.abc import Iterable
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,9 @@ import numpy as np
 from rich.console import Console
 
 from fedskip.files import write_text
-from fedskip.records.results import Results, Row
-from fedskip.report.table import by_method, closing
+from fedskip.records.table import Row
+from fedskip.report.closing import closing
+from fedskip.report.results import Results
 from fedskip.spec.setting import Setting
 
 if TYPE_CHECKING:
@@ -65,8 +67,8 @@ def draw(name: str, setting: Setting, results: Results) -> str:
     with rc_context({"svg.hashsalt": "fedskip", "svg.fonttype": "none"}):  # the same study, the same file
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.add_subplot()
-        for label, runs in by_method(results.history.where(setting=setting.name)).items():
-            _line(axes, label, runs, x, y)
+        for label in results.labels(setting.name):
+            _line(axes, label, results.history.where(setting=setting.name, method=label), x, y)
         for reference in results.settings if y == "test_accuracy" else ():
             scores = results.summary.where(setting=reference.name).column("last")
             last = [score for score in scores if score is not None]
@@ -84,7 +86,7 @@ def draw(name: str, setting: Setting, results: Results) -> str:
     return out.getvalue()
 
 
-def _line(axes: Axes, label: str, runs: list[Row], x: str, y: str) -> None:
+def _line(axes: Axes, label: str, runs: Iterable[Row], x: str, y: str) -> None:
     points: dict[float, list[float]] = {}
     for row in runs:
         at = row["bytes_down"] + row["bytes_up"] if x == "bytes" else row[x]

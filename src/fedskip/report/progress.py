@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fedskip.records.results import Row
+from fedskip.records.table import Row
 
 
 @dataclass(frozen=True)

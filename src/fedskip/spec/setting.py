@@ -22,7 +22,7 @@ from fedskip.input.errors import InputError, require, unknown, unknown_key
 from fedskip.input.fit import fit
 from fedskip.input.nest import TAGS, expand, overlay
 from fedskip.methods.base import Method
-from fedskip.methods.grammar import parse_many
+from fedskip.methods.grammar import label_among, parse_many
 
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 
@@ -69,6 +69,10 @@ class Setting:
             if name != "local":  # which was checked when it was made
                 object.__setattr__(self, name, checked(name, getattr(self, name)))
         _check_cohort(self.cohort, self.clients)
+
+    def label(self, method: Method) -> str:
+        """How tables call one of its methods."""
+        return label_among(method, self.methods)
 
     def division_seed(self, seed: int) -> int:
         """The seed of a run's split and partition."""

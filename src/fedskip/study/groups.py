@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fedskip.engine import Engine
 from fedskip.federation import Saved, train
-from fedskip.records.results import Row
+from fedskip.records.table import Row
 from fedskip.report.progress import Status
 from fedskip.study.judge import Judge, Standing, Waiting, restore_all, save_all
 from fedskip.study.workers import Respond, Tell, Worker, answers

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskip.engine.evaluate import Evaluator, Scores
 from fedskip.federation import Outcome, Run, Saved
-from fedskip.records.results import Row
+from fedskip.records.table import Row
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
 
@@ -24,6 +24,7 @@ class Standing:
 
     run: Run
     setting: str
+    label: str  # of its method
     evaluated_at: int = 0  # the round of the last evaluation
     best: float = -math.inf
     best_model: Tensor | None = None
@@ -34,10 +35,6 @@ class Standing:
     @property
     def name(self) -> str:
         return self.run.name
-
-    @property
-    def label(self) -> str:
-        return self.run.server.method.label
 
     @property
     def seed(self) -> int:
@@ -84,8 +81,8 @@ def save_all(standings: list[Standing]) -> Saved:
 
 
 def restore_all(standings: list[Standing], tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-    """Go on from what `save_all` gave, of these runs or of more; one that it does not know starts anew."""
-    for standing in (standing for standing in standings if standing.name in notes):
+    """Go on from what `save_all` gave, of these runs or of more."""
+    for standing in standings:
         device, prefix = standing.run.server.x.device, f"{standing.name}/"
         own = {k.removeprefix(prefix): t.to(device) for k, t in tensors.items() if k.startswith(prefix)}
         standing.restore(own, notes[standing.name])

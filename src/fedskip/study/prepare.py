@@ -72,7 +72,7 @@ class Prepared:
         return Run(
             server,
             Clients(method, layout, clients.sizes, functools.partial(self.routes, seed), x),
-            name=f"{setting.name}.{in_a_file(method.label)}.s{seed}",
+            name=f"{setting.name}.{in_a_file(setting.label(method))}.s{seed}",
             look_every=setting.eval_every,
             last=setting.rounds,
             keep_slots=setting.slot_accuracy,

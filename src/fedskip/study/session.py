@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from fedskip.engine import Stacked
+from fedskip.input.errors import InputError
 from fedskip.models.weights import write_weights
 from fedskip.records.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.records.history import HistoryFile, summarise
 from fedskip.records.provenance import Facts
-from fedskip.records.results import Row
+from fedskip.records.table import Row
 from fedskip.report.progress import Course, Shown
 from fedskip.study.engines import make_engine
 from fedskip.study.groups import Apart, Group, Here, Place, Seen
@@ -35,7 +36,9 @@ class Session:
         self.prepared, self.machine, self.setting = prepared, machine, setting
         self.every = every or max(1, setting.rounds // CHECKPOINTS)
         self.judge = Judge(prepared, machine)
-        self.standings = [Standing(run, setting.name) for run in prepared.runs()]
+        self.standings = [
+            Standing(run, setting.name, setting.label(run.server.method)) for run in prepared.runs()
+        ]
         number = min(machine.processes, len(self.standings))
         self.groups = [
             Group(share, make_engine(prepared, machine, [one.run for one in share], rows), self.judge)
@@ -68,14 +71,23 @@ class Session:
             needs, self.place.status, self.judge.seconds,
         )  # fmt: skip
 
-    def restore(self, folder: Path) -> None:
-        """Go on from the last checkpoint in a folder, if there is one."""
+    def restore(self, folder: Path, anyway: bool = False) -> None:
+        """Go on from the last checkpoint in a folder, if there is one.
+
+        `anyway`: runs that it does not hold start at round 0.
+        """
         saved = found(folder, self.setting.name)
         if saved:
-            tensors, notes = load_checkpoint(saved[-1][1])
+            file = saved[-1][1]
+            tensors, notes = load_checkpoint(file)
+            missing = [standing.name for standing in self.standings if standing.name not in notes["runs"]]
+            if missing and not anyway:
+                fix = "bring back the study that it is of, or start the run anew with --anyway"
+                raise InputError("checkpoint", f"holds no run {missing[0]}", str(file), fix)
+            known = [standing for standing in self.standings if standing.name not in missing]
             self.round = notes["round"]
             self.judge.began -= notes["seconds"]
-            restore_all(self.standings, tensors, notes["runs"])
+            restore_all(known, tensors, notes["runs"])
 
     def train(self, folder: Path, history: HistoryFile, seen: Seen) -> Iterator[int]:
         """Train to the end; gives the round of every checkpoint when it is written in `folder`.

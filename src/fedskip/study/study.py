@@ -20,9 +20,10 @@ from fedskip.files import locked, write_text
 from fedskip.input.errors import InputError
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
-from fedskip.records.results import Results, Row, Table
+from fedskip.records.table import Row, Table
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress
+from fedskip.report.results import Results
 from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.study.prepare import Prepared, prepare
@@ -167,7 +168,7 @@ class Study:
                 one = prepared.pop(0)
                 session = self._session(one, settings, record, anyway)
                 with contextlib.closing(session):
-                    session.restore(self.out / "checkpoints")
+                    session.restore(self.out / "checkpoints", anyway)
                     (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
                     history.cut(one.setting.name, session.round)
                     progress.setting(session.course(), history.table.where(setting=one.setting.name))

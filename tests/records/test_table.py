@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedskip.records.results import Table
+from fedskip.records.table import Table
 
 
 @pytest.mark.parametrize(

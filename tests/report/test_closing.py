@@ -3,38 +3,21 @@
 import io
 
 import pytest
-import yaml
 from rich.console import Console
 
-from fedskip.records.history import SUMMARY
-from fedskip.records.results import Results, Table
-from fedskip.report.table import closing
-from fedskip.spec import Draft
-
-
-def run(method, seed, last, *, setting="a", final=None, diverged=False):
-    numbers = {"last": last, "best": last, "mean_tail": last, "final": final, "bytes_total": 122_000}
-    about = {"setting": setting, "run": f"{setting}.{method}.s{seed}", "method": method, "seed": seed}
-    return about | numbers | {"merges": 5, "rounds": 5, "diverged": diverged}
+from fedskip.report.closing import closing
+from studies import curve, recorded, run
 
 
 @pytest.fixture
 def table(tmp_path):
     """Prints the closing table of some runs; `color` keeps what makes a number bold."""
 
-    def show(runs, settings=("a",), color=False, **keys):
-        entries = [{"name": n, "reference": n == "centralised"} for n in settings]
-        some = {"data": "synthetic", "methods": "fedavg", "partition": "natural", "model": "perceptron"}
-        some |= {"cohort": 1, "rounds": 5} | keys
-        settings_ = tuple(Draft(some | entry).resolved({}) for entry in entries)
-        tests = {n: 1000 + len(n) for n in settings}
-        seen = {n: min(keys.get("eval_samples", size), size) for n, size in tests.items()}
-        record = {n: {"divisions": {0: {"test": tests[n], "evaluated": seen[n]}}} for n in settings}
-        (tmp_path / "study.yaml").write_text(yaml.safe_dump({"record": {"settings": record}}))
+    def show(runs, settings=("a",), color=False, width=120, rows=(), **keys):
         console = Console(
-            file=io.StringIO(), width=120, force_terminal=color, color_system="standard" if color else None
+            file=io.StringIO(), width=width, force_terminal=color, color_system="standard" if color else None
         )
-        console.print(closing(Results(tmp_path, Table(SUMMARY), Table(SUMMARY, runs), "demo", settings_)))
+        console.print(closing(recorded(tmp_path, runs, settings, rows, **keys)))
         return console.file.getvalue()
 
     return show
@@ -101,3 +84,40 @@ def test_a_test_set_seen_in_part_is_said_to_be(table):
         text = table([run("FedAvg", 0, 0.5) | {"full_test": 0.5}], **more)
         assert "full test" not in text
         assert "while training" not in text
+
+
+def test_bold_is_what_is_not_told_apart_from_the_highest(table):
+    """MOON leads; FedNova differs by chance, FedAvg by more than that, and a run of SCAFFOLD diverged."""
+    scores = {"MOON": (0.70, 0.72, 0.74), "FedNova": (0.71, 0.70, 0.74), "FedAvg": (0.60, 0.621, 0.642)}
+    runs = [run(label, seed, score) for label, of in scores.items() for seed, score in enumerate(of)]
+    runs += [run("SCAFFOLD", seed, 0.9, diverged=seed == 1) for seed in range(3)]
+    text = table(runs, color=True)
+    bold = "\x1b[1;32m"
+    assert [f"{bold}{shown}" in text for shown in ("72.00", "71.67", "62.10", "90.00")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert "Bold: not told apart from the highest, by Student's 95% interval" in " ".join(text.split())
+    assert "one seed tells nothing of chance" in table([run("FedAvg", 0, 0.5), run("MOON", 0, 0.6)])
+
+
+def test_the_round_of_last_is_told_where_it_is_not_the_last(table):
+    rows = curve("FedAvg", 0, {1: 0.4, 5: 0.5}) + curve("FedSkip-3", 0, {3: 0.6})
+    text = table([run("FedAvg", 0, 0.5), run("FedSkip-3", 0, 0.6)], rows=rows)
+    assert line(text, "FedAvg")[1:3] == ["50.00", "50.00"]
+    assert line(text, "FedSkip-3")[1:4] == ["60.00", "(3)", "60.00"]
+    assert "In brackets: the round of `last`" in text
+
+
+@pytest.mark.parametrize("width", [120, 80, 60, 40])
+def test_columns_are_folded_and_no_digit_is_cut(table, width):
+    labels = ["FedAvg", "SCAFFOLD+skip-10(init=random)"]
+    runs = [run(label, seed, 0.5 + seed / 10, final=0.123) for label in labels for seed in (0, 1)]
+    text = table(runs, width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("55.00 ± 7.07") == 6
+    assert text.count("12.30 ± 0.00") == 2
+    assert text.count("122 kB") == 2
+    assert "…" not in text

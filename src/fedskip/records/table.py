@@ -1,4 +1,4 @@
-"""The results of a study: tables in memory and as CSV."""
+"""Tables, in memory and as CSV."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from fedskip.spec.setting import Setting
 
 Row = dict[str, Any]
 
@@ -76,17 +73,6 @@ class Table(Sequence[Row]):
 
         body = "".join(line((_short(row.get(n)) for n in self.columns), "td") for row in self.rows)
         return f"<table>{line(self.columns, 'th')}{body}</table>"
-
-
-@dataclass(frozen=True)
-class Results:
-    """The folder of a finished study, and its tables."""
-
-    out: Path
-    history: Table
-    summary: Table
-    name: str = field(repr=False)  # of the study
-    settings: tuple[Setting, ...] = field(repr=False)
 
 
 def _text(value: Any) -> Any:

@@ -1,0 +1,201 @@
+"""The results of a study: its tables, what follows from them, and how they look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from fedskip.input.errors import InputError, require, unknown
+from fedskip.methods.grammar import parse
+from fedskip.records.table import Row, Table
+from fedskip.report.statistics import LEVEL, Difference, Scores, difference, ranks
+from fedskip.spec.setting import Setting
+
+# columns of summary.csv that methods are compared by
+SCORES = ("last", "best", "mean_tail", "best_val", "full_test")
+ALL = "all"  # how tables call all settings together
+
+
+@dataclass(frozen=True)
+class Results:
+    """The folder of a study, and its tables."""
+
+    out: Path
+    history: Table
+    summary: Table
+    name: str = field(repr=False)  # of the study
+    settings: tuple[Setting, ...] = field(repr=False)
+
+    @property
+    def compared(self) -> list[Setting]:
+        """The settings whose methods are compared; references stand beside them."""
+        return [setting for setting in self.settings if not setting.reference]
+
+    def labels(self, setting: str | None = None) -> list[str]:
+        """The methods, as tables call them."""
+        names = {setting} if setting else {one.name for one in self.compared}
+        return list(dict.fromkeys(row["method"] for row in self.summary if row["setting"] in names))
+
+    def scores(self, setting: str, method: str, score: str = "mean_tail") -> dict[int, float | None]:
+        """What the runs of a method came to, by seed; None where one diverged."""
+        rows = self.summary.where(setting=setting, method=method)
+        return {row["seed"]: None if row["diverged"] else row[score] for row in rows}
+
+    def leaders(self, setting: str, score: str = "mean_tail", level: float = LEVEL) -> list[str]:
+        """The methods that are not told apart from the one with the highest mean.
+
+        With one seed it stands alone. A method of which a run diverged is not among them.
+        """
+        scores = {label: self.scores(setting, label, score) for label in self.labels(setting)}
+        means = {label: fmean(known) for label, mine in scores.items() if (known := _whole(mine))}
+        if not means:
+            return []
+        best = max(means, key=means.__getitem__)
+        apart = {label: difference(scores[label], scores[best], level).high for label in means}
+        return [
+            label
+            for label, high in apart.items()
+            if means[label] == means[best] or (high is not None and high >= 0)
+        ]
+
+    def table(self) -> Table:
+        """A row for each setting and method: means and standard deviations over its seeds, and its costs."""
+        rows = []
+        for setting in self.settings:
+            for label in self.labels(setting.name):
+                runs = self.summary.where(setting=setting.name, method=label)
+                row: Row = {"setting": setting.name, "method": label, "seeds": len(runs)}
+                row["diverged"] = sum(map(bool, runs.column("diverged")))
+                for name in (*SCORES, "final"):
+                    row[name], row[f"{name}_std"] = _spread(runs.column(name))
+                for name in ("rounds", "merges", "bytes_total"):
+                    row[name] = _spread(runs.column(name))[0]
+                rows.append(row)
+        return Table(rows[0] if rows else (), rows)
+
+    def compare(
+        self,
+        baseline: str = "FedAvg",
+        *,
+        score: str = "mean_tail",
+        level: float = LEVEL,
+        bootstrap: bool = False,
+    ) -> Table:
+        """How every method differs from a baseline, seed by seed.
+
+        A run that diverged has no score and has lost against one that did not. With several settings, the
+        last rows hold the wins, the losses and the mean rank over all of them.
+
+        Args:
+            baseline: a method, as tables call it or as studies write it.
+            score: the column of the summary that is compared.
+            level: of the intervals.
+            bootstrap: intervals by resampling the seeds, not by Student's t.
+        """
+        if score not in SCORES:
+            raise unknown("score", score, SCORES)
+        require("level", 0 < level < 1, "must be between 0 and 1", level, "0.95 is usual")
+        baseline = self.find(baseline)
+        rows: list[Row] = []
+        for setting in self.compared:
+            scores = {label: self.scores(setting.name, label, score) for label in self.labels(setting.name)}
+            if baseline not in scores:
+                continue
+            placed = mean_ranks(scores)
+            for label, mine in scores.items():
+                found = difference(mine, scores[baseline], level, bootstrap=bootstrap)
+                row = {"setting": setting.name, "method": label, "mean": _spread(mine.values())[0]}
+                rows.append(row | _shown(found, label == baseline) | {"rank": placed[label]})
+        if len(self.compared) > 1:
+            rows += _over_settings(rows)
+        return Table(rows[0] if rows else (), rows)
+
+    def find(self, method: str) -> str:
+        """A method that was run, as tables call it; studies' way of writing it will do."""
+        labels = self.labels()
+        for label in labels:
+            if method.lower() == label.lower():
+                return label
+        try:
+            [found] = parse(method)
+        except (InputError, ValueError):
+            raise unknown("baseline", method, labels) from None
+        if found.label not in labels:
+            raise unknown("baseline", found.label, labels)
+        return found.label
+
+    def to_target(self, target: float | str = "FedAvg") -> Table:
+        """Rounds, merges and bytes until a score is first reached, over the seeds at which it is.
+
+        Args:
+            target: a test accuracy from 0 to 1; or a method, whose best at the same seed is the target.
+        """
+        label = self.find(target) if isinstance(target, str) else None
+        rows: list[Row] = []
+        for setting in self.compared:
+            bests = self.scores(setting.name, label, "best") if label else {}
+            for method in self.labels(setting.name):
+                runs = self.summary.where(setting=setting.name, method=method)
+                reached = []
+                for run in runs:
+                    goal = bests.get(run["seed"]) if label else target
+                    history = self.history.where(run=run["run"])
+                    first = None if goal is None else first_at(history, float(goal))
+                    reached += [first] if first else []
+                row: Row = {"setting": setting.name, "method": method, "target": label or target}
+                row |= {"seeds": len(runs), "reached": len(reached)}
+                for name in ("rounds", "merges", "bytes"):
+                    row[name], row[f"{name}_std"] = _spread(first[name] for first in reached)
+                rows.append(row)
+        return Table(rows[0] if rows else (), rows)
+
+
+def first_at(history: Iterable[Row], goal: float) -> Row | None:
+    """Rounds, merges and bytes when a run first reached a test accuracy; None if it never did."""
+    for row in history:
+        if row["test_accuracy"] >= goal:
+            bytes_ = row["bytes_down"] + row["bytes_up"]
+            return {"rounds": row["round"], "merges": row["merges"], "bytes": bytes_}
+    return None
+
+
+def mean_ranks(scores: Mapping[str, Scores]) -> dict[str, float]:
+    """The rank of each method, 1 being the highest, averaged over seeds."""
+    seeds = sorted({seed for of_method in scores.values() for seed in of_method})
+    at = [ranks({label: mine.get(seed) for label, mine in scores.items()}) for seed in seeds]
+    return {label: fmean(one[label] for one in at) for label in scores}
+
+
+def _shown(found: Difference, is_baseline: bool) -> Row:
+    words = {1: "better", -1: "worse", 0: "not told apart"}[found.sign]
+    if found.low is None:
+        words = "one seed tells nothing" if found.seeds == 1 else "no seed to compare"
+    return {
+        "seeds": found.seeds, "difference": found.mean, "low": found.low, "high": found.high,
+        "wins": found.wins, "losses": found.losses, "verdict": "baseline" if is_baseline else words,
+    }  # fmt: skip
+
+
+def _over_settings(rows: list[Row]) -> list[Row]:
+    found = []
+    for label in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == label]
+        sums = {name: sum(row[name] for row in mine) for name in ("seeds", "wins", "losses")}
+        rank = fmean(row["rank"] for row in mine)
+        found.append(dict.fromkeys(mine[0]) | {"setting": ALL, "method": label, **sums, "rank": rank})
+    return found
+
+
+def _whole(scores: Scores) -> list[float]:
+    """The scores of all seeds; none if a run has none."""
+    known = [score for score in scores.values() if score is not None]
+    return known if len(known) == len(scores) else []
+
+
+def _spread(values: Iterable[Any]) -> tuple[float | None, float | None]:
+    """The mean of what is known, and its standard deviation where there are several."""
+    known = [float(value) for value in values if value is not None]
+    return fmean(known) if known else None, stdev(known) if len(known) > 1 else None

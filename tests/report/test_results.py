@@ -1,0 +1,111 @@
+"""What follows from the tables of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedskip.input.errors import InputError
+from fedskip.report.results import Results
+from studies import curve, recorded, run
+
+SCORES = {"FedAvg": (0.50, 0.60, 0.70), "MOON": (0.52, 0.62, 0.72), "FedSkip-5": (0.49, 0.66, 0.71)}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    runs = [run(label, seed, score) for label, of in SCORES.items() for seed, score in enumerate(of)]
+    return recorded(tmp_path, runs)
+
+
+def test_compare(results: Results) -> None:
+    fedavg, moon, skip = results.compare()
+    assert [row["method"] for row in results.compare()] == list(SCORES)
+    assert (fedavg["verdict"], fedavg["difference"], fedavg["wins"], fedavg["losses"]) == (
+        "baseline",
+        0.0,
+        0,
+        0,
+    )
+    assert (moon["verdict"], moon["wins"], moon["losses"], moon["seeds"]) == ("better", 3, 0, 3)
+    assert (moon["mean"], moon["difference"]) == (pytest.approx(0.62), pytest.approx(0.02))
+    assert (skip["verdict"], skip["wins"], skip["losses"]) == ("not told apart", 2, 1)
+    assert skip["low"] < 0 < skip["high"]
+    assert [row["rank"] for row in (fedavg, moon, skip)] == [
+        pytest.approx(8 / 3), pytest.approx(4 / 3), pytest.approx(6 / 3)
+    ]  # fmt: skip
+    wide = results.compare(level=0.99)[2]
+    assert wide["low"] < skip["low"] < skip["high"] < wide["high"]
+    drawn = results.compare(bootstrap=True)[2]
+    assert (drawn["low"], drawn["high"]) != (skip["low"], skip["high"])
+
+
+def test_the_baseline_is_found_as_people_write_it(results: Results) -> None:
+    for name in ("FedSkip-5", "fedskip-5", "fedskip(period=5)"):
+        assert results.compare(name)[2]["verdict"] == "baseline"
+    with pytest.raises(InputError, match=r"baseline is not known, got 'FedAgv'. Did you mean 'FedAvg'"):
+        results.compare("FedAgv")
+    with pytest.raises(InputError, match="baseline is not known, got 'FedSkip-7'"):
+        results.compare("fedskip(period=7)")
+    with pytest.raises(InputError, match="score is not known, got 'tail'"):
+        results.compare(score="tail")
+    with pytest.raises(InputError, match=r"level must be between 0 and 1, got 95"):
+        results.compare(level=95)
+
+
+def test_one_seed_tells_nothing(tmp_path: Path) -> None:
+    results = recorded(tmp_path, [run("FedAvg", 0, 0.5), run("MOON", 0, 0.9)])
+    row = results.compare()[1]
+    assert (row["verdict"], row["low"], row["high"]) == ("one seed tells nothing", None, None)
+    assert results.leaders("a") == ["MOON"]
+
+
+def test_a_run_that_diverged_has_lost(tmp_path: Path) -> None:
+    runs = [run("FedAvg", seed, 0.5) for seed in range(3)]
+    runs += [run("SCAFFOLD", seed, 0.9, diverged=seed > 0) for seed in range(3)]
+    row = recorded(tmp_path, runs).compare()[1]
+    assert (row["seeds"], row["wins"], row["losses"], row["rank"]) == (1, 1, 2, pytest.approx(5 / 3))
+    assert recorded(tmp_path, runs).leaders("a") == ["FedAvg"]
+    assert recorded(tmp_path, runs).table()[1]["diverged"] == 2
+
+
+def test_several_settings_and_a_reference(tmp_path: Path) -> None:
+    runs = [
+        run(label, seed, 0.5 + (label == best) / 10, setting=setting)
+        for setting, best in (("a", "MOON"), ("b", "FedAvg"))
+        for label in ("FedAvg", "MOON")
+        for seed in (0, 1)
+    ] + [run("FedAvg", 0, 0.99, setting="centralised")]
+    found = recorded(tmp_path, runs, ["a", "b", "centralised"]).compare()
+    assert [(row["setting"], row["method"]) for row in found] == [
+        (setting, label) for setting in ("a", "b", "all") for label in ("FedAvg", "MOON")
+    ]
+    assert found[-1] | {} == dict.fromkeys(found.columns) | {
+        "setting": "all", "method": "MOON", "seeds": 4, "wins": 2, "losses": 2, "rank": 1.5,
+    }  # fmt: skip
+
+
+def test_to_target(tmp_path: Path) -> None:
+    """At seed 1 FedSkip never gets where FedAvg got, and its first seed is there after one merge."""
+    rows = [
+        *curve("FedAvg", 0, {1: 0.3, 2: 0.5, 3: 0.4}), *curve("FedAvg", 1, {1: 0.3, 2: 0.4, 3: 0.6}),
+        *curve("FedSkip-3", 0, {3: 0.5}), *curve("FedSkip-3", 1, {3: 0.59}),
+    ]  # fmt: skip
+    runs = [run("FedAvg", 0, 0.5), run("FedAvg", 1, 0.6), run("FedSkip-3", 0, 0.5), run("FedSkip-3", 1, 0.59)]
+    results = recorded(tmp_path, runs, rows=rows)
+    fedavg, skip = results.to_target("fedavg")
+    assert (fedavg["reached"], fedavg["rounds"], fedavg["merges"], fedavg["bytes"]) == (2, 2.5, 2.5, 275.0)
+    assert fedavg["rounds_std"] == pytest.approx(0.5**0.5)
+    assert (skip["seeds"], skip["reached"], skip["rounds"], skip["merges"]) == (2, 1, 3.0, 1.0)
+    assert skip["rounds_std"] is None
+    assert [row["reached"] for row in results.to_target(0.59)] == [1, 1]
+    assert [row["rounds"] for row in results.to_target(0.99)] == [None, None]
+
+
+def test_the_table_as_data(results: Results) -> None:
+    table = results.table()
+    assert table.column("method") == list(SCORES)
+    assert table[0]["mean_tail"] == pytest.approx(0.6)
+    assert table[0]["mean_tail_std"] == pytest.approx(0.1)
+    assert (table[0]["seeds"], table[0]["merges"], table[0]["final"]) == (3, 5.0, None)
