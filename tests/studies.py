@@ -17,8 +17,8 @@ from fedskip import Arrays, Dataset, FedAvg, Study
 from fedskip.methods import State, Terms, Visit
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.table import Row, Table
-from fedskip.report.results import Results
-from fedskip.spec import Draft, StudySpec, Tree, build, dump, load_yaml
+from fedskip.report.results import About, Results
+from fedskip.spec import StudySpec, Tree, build, dump, load_yaml
 
 METHODS = "fedavg, fedskip(period=3), scaffold, moon, feddyn, fednova(period=2)"
 
@@ -164,7 +164,7 @@ def recorded(
     """The results of a study in which these runs were made; one called centralised is a reference."""
     some = {"data": "synthetic", "methods": "fedavg", "partition": "natural", "model": "perceptron"}
     some |= {"cohort": 1, "rounds": 5} | keys
-    made = tuple(Draft(some | {"name": n, "reference": n == "centralised"}).resolved({}) for n in settings)
+    made = tuple(About(some | {"name": n, "reference": n == "centralised"}) for n in settings)
     tests = {n: 1000 + len(n) for n in settings}
     seen = {n: min(keys.get("eval_samples", size), size) for n, size in tests.items()}
     record = {n: {"divisions": {0: {"test": tests[n], "evaluated": seen[n]}}} for n in settings}

@@ -28,6 +28,14 @@ def test_a_setting_is_named_after_its_data() -> None:
     assert Draft({"data": {"name": "my/folder/faces.npz"}}).name == "faces"
 
 
+@pytest.mark.parametrize("field", ["data", "model", "loss", "metric"])
+def test_objects_that_a_file_only_names_can_be_looked_at_but_not_trained_with(field: str) -> None:
+    draft = Draft({"data": "synthetic"} | {field: "python:x.y"})
+    with pytest.raises(InputError, match=f"{field} was a Python object, which a file cannot hold"):
+        draft.refuse_lost()
+    Draft({"data": dataset(), "model": dataset, "loss": "cross_entropy"}).refuse_lost()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -37,8 +45,6 @@ def test_a_setting_is_named_after_its_data() -> None:
         ({"data": {"name": 3}}, "data.name must be text, got 3"),
         ({"partition": 3}, "partition must be a kind or a mapping, got 3"),
         ({"model": 3}, "model must be a name, a mapping, an nn.Module"),
-        ({"data": "python:x.y"}, "data was a Python object, which a file cannot hold"),
-        ({"loss": "python:x.y"}, "loss was a Python object"),
         ({"loss": 3}, "loss must be a name or a function, got 3"),
         ({"name": "a/b"}, "name must start with a letter or digit and hold no slashes"),
         ({"clients": 0}, "clients must be >= 1"),

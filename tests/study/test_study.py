@@ -327,13 +327,34 @@ def test_each_study_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.
     assert one.is_finished()
 
 
-def test_results_are_those_of_a_finished_study(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="out holds no finished study"):
+def test_results_can_be_had_again_from_the_folder_alone(tmp_path: Path) -> None:
+    """Also where the study was made of Python objects, which its file only names."""
+    with pytest.raises(InputError, match="out holds no study"):
         study(tmp_path / "s", rounds=2).results()
     ended = study(tmp_path / "s", rounds=2).run()
     again = study(tmp_path / "s", rounds=2).results()
     assert (again.history.csv(), again.summary.csv()) == (ended.history.csv(), ended.summary.csv())
     assert (again.name, [s.name for s in again.settings]) == ("study", ["toy"])
+    loaded = Study.load(tmp_path / "s")
+    assert loaded.results().summary.csv() == ended.summary.csv()
+    with pytest.raises(InputError, match="data was a Python object, which a file cannot hold"):
+        loaded.resume(rounds=3)
+
+
+def test_results_of_a_study_that_is_under_way(tmp_path: Path) -> None:
+    made = study(tmp_path / "s", methods="fedavg, fedskip(period=3)", rounds=6, checkpoint_every=2)
+    with pytest.raises(Interrupted):
+        made.run(Presses(3))
+    results = made.results()
+    assert not results.finished
+    assert set(results.summary.column("rounds")) == {4, 3}
+    assert (
+        results.summary.where(run="toy.FedAvg.s0")[0]["last"]
+        == results.history.where(run="toy.FedAvg.s0")[-1]["test_accuracy"]
+    )
+    assert len(results.compare()) == 2
+    assert not (made.out / "summary.csv").exists()
+    assert made.resume().finished
 
 
 def test_looking_at_results_changes_no_file(tmp_path: Path) -> None:
@@ -464,7 +485,7 @@ def test_results_of_a_folder_that_is_not_this_study(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="out holds another study"):
         study(out).results()
     (out / "study.yaml").unlink()
-    with pytest.raises(InputError, match="out holds no finished study"):
+    with pytest.raises(InputError, match="out holds no study"):
         study(out, settings=settings).results()
 
 

@@ -15,8 +15,7 @@ from fedskip.records.history import TAIL
 from fedskip.records.provenance import Folder
 from fedskip.records.table import Row
 from fedskip.report import units
-from fedskip.report.results import Results
-from fedskip.spec.setting import Setting
+from fedskip.report.results import About, Results
 
 # column of summary.csv -> its header, and which number it is
 SCORES = {
@@ -111,7 +110,8 @@ def shown_scores(results: Results) -> list[str]:
 
 def notes(results: Results, scores: Sequence[str]) -> list[str]:
     """What the numbers of the table are."""
-    found = [caption(results)]
+    found = [] if results.finished else ["Not finished: these are the numbers so far."]
+    found.append(caption(results))
     if scores:
         found.append("; ".join(f"{SCORES[name][0]}: {SCORES[name][1]}" for name in scores) + ".")
     if any(len(results.labels(setting.name)) > 1 for setting in results.compared):
@@ -157,7 +157,7 @@ def tested(out: Path) -> str:
     return f"test samples: {', '.join(f'{name} {size}' for name, size in sizes.items())}"
 
 
-def last_round(results: Results, setting: Setting, label: str) -> int | None:
+def last_round(results: Results, setting: About, label: str) -> int | None:
     """The round of a method's last evaluation, if that is not the setting's last round."""
     rounds = results.history.where(setting=setting.name, method=label).column("round")
     return max(rounds) if rounds and max(rounds) < setting.rounds else None
@@ -165,17 +165,16 @@ def last_round(results: Results, setting: Setting, label: str) -> int | None:
 
 def _divisions(out: Path) -> dict[str, list[dict[str, int]]]:
     """What a study has noted of each setting's divisions."""
-    settings = Folder(out).record()["settings"]
+    settings = Folder(out).record().get("settings") or {}
     return {name: list(facts["divisions"].values()) for name, facts in settings.items()}
 
 
-def _metric(setting: Setting) -> str:
-    metric = setting.metric
-    name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
-    return name.replace("_", " ") + (" in %" if metric in units.PERCENT else "")
+def _metric(setting: About) -> str:
+    name = setting.metric.rpartition(".")[2]  # of a user's own, the name of the function
+    return name.replace("_", " ") + (" in %" if setting.metric in units.PERCENT else "")
 
 
-def _score(results: Results, setting: Setting, label: str, name: str) -> Text:
+def _score(results: Results, setting: About, label: str, name: str) -> Text:
     """Over seeds; bold where no other method is known to be higher."""
     runs = results.summary.where(setting=setting.name, method=label)
     known = [value for value in runs.column(name) if value is not None]
@@ -187,7 +186,7 @@ def _score(results: Results, setting: Setting, label: str, name: str) -> Text:
     return Text(f"{text} ({at})" if at and known else text, BEST if best else "")
 
 
-def _costs(results: Results, setting: Setting, label: str, diverged: bool) -> list[Text]:
+def _costs(results: Results, setting: About, label: str, diverged: bool) -> list[Text]:
     """What a run sends, how often it merges, and how many runs diverged."""
     runs: Sequence[Row] = results.summary.where(setting=setting.name, method=label)
     lost = sum(bool(run["diverged"]) for run in runs)

@@ -14,8 +14,7 @@ from rich.console import Console
 from fedskip.files import write_text
 from fedskip.records.table import Row
 from fedskip.report.closing import closing
-from fedskip.report.results import Results
-from fedskip.spec.setting import Setting
+from fedskip.report.results import About, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +57,7 @@ def table(results: Results) -> str:
     return console.export_html(inline_styles=True, code_format="{code}")
 
 
-def draw(name: str, setting: Setting, results: Results) -> str:
+def draw(name: str, setting: About, results: Results) -> str:
     """One figure: a line per method, the mean over its seeds, in a band from the lowest to the highest."""
     from matplotlib import rc_context  # slow to import, and only needed when a study ends
     from matplotlib.figure import Figure

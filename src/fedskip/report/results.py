@@ -10,13 +10,38 @@ from typing import Any
 
 from fedskip.input.errors import InputError, require, unknown
 from fedskip.methods.grammar import parse
+from fedskip.records.history import SUMMARY, summarise
+from fedskip.records.provenance import Facts, Folder, settings_of
 from fedskip.records.table import Row, Table
 from fedskip.report.statistics import LEVEL, Difference, Scores, difference, ranks
-from fedskip.spec.setting import Setting
 
 # columns of summary.csv that methods are compared by
 SCORES = ("last", "best", "mean_tail", "best_val", "full_test")
 ALL = "all"  # how tables call all settings together
+
+
+@dataclass(frozen=True)
+class About:
+    """A setting as study.yaml has it, where Python objects are only named."""
+
+    keys: Facts
+
+    @property
+    def name(self) -> str:
+        return str(self.keys["name"])
+
+    @property
+    def rounds(self) -> int:
+        return int(self.keys.get("rounds") or 0)
+
+    @property
+    def reference(self) -> bool:
+        """Whether it stands beside the others, as a line to compare with."""
+        return bool(self.keys.get("reference"))
+
+    @property
+    def metric(self) -> str:
+        return str(self.keys.get("metric", "accuracy"))
 
 
 @dataclass(frozen=True)
@@ -27,10 +52,31 @@ class Results:
     history: Table
     summary: Table
     name: str = field(repr=False)  # of the study
-    settings: tuple[Setting, ...] = field(repr=False)
+    settings: tuple[About, ...] = field(repr=False)
+    finished: bool = True  # else the tables hold what there is so far
+
+    @classmethod
+    def read(cls, out: Path, summary: Table | None = None) -> Results:
+        """What a folder holds, whatever made it and however far it came; reading changes nothing in it.
+
+        Args:
+            summary: of a study that has just ended, before it is written.
+        """
+        folder, history = Folder(out), out / "history.csv"
+        if not folder.file.exists():
+            raise InputError("out", "holds no study: there is no study.yaml", str(out))
+        if not history.exists():
+            fix = "wait for its first evaluation, or go on with `fedskip resume`"
+            raise InputError("out", "holds a study without results yet", str(out), fix)
+        study, rows = folder.study(), Table.read(history)
+        settings = tuple(map(About, settings_of(study)))
+        finished = summary is not None or folder.is_finished()
+        if summary is None and finished:
+            summary = Table.read(out / "summary.csv")
+        return cls(out, rows, summary or so_far(rows, settings), study.get("name", ""), settings, finished)
 
     @property
-    def compared(self) -> list[Setting]:
+    def compared(self) -> list[About]:
         """The settings whose methods are compared; references stand beside them."""
         return [setting for setting in self.settings if not setting.reference]
 
@@ -151,6 +197,17 @@ class Results:
                     row[name], row[f"{name}_std"] = _spread(first[name] for first in reached)
                 rows.append(row)
         return Table(rows[0] if rows else (), rows)
+
+
+def so_far(history: Table, settings: Iterable[About]) -> Table:
+    """The summary of runs that are under way, from their history."""
+    rounds = {setting.name: setting.rounds for setting in settings}
+    rows = []
+    for run in dict.fromkeys(history.column("run")):
+        mine = history.where(run=run)
+        about = {name: mine[0][name] for name in ("setting", "run", "method", "period", "seed")}
+        rows.append(about | summarise(mine, rounds=rounds[mine[0]["setting"]]) | {"diverged": False})
+    return Table(SUMMARY, rows)
 
 
 def first_at(history: Iterable[Row], goal: float) -> Row | None:

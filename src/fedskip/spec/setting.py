@@ -105,6 +105,15 @@ class Draft:
     def name(self) -> str:
         return str(self.keys["name"])
 
+    def refuse_lost(self) -> None:
+        """Refuse to train with Python objects that a file could only name."""
+        for field in ("data", "model", "loss", "metric"):
+            value = self.keys.get(field)
+            value = value.get("name") if isinstance(value, Mapping) else value
+            if isinstance(value, str) and value.startswith(PYTHON):
+                fix = "run or resume the study from Python, where the object is"
+                raise InputError(field, "was a Python object, which a file cannot hold", value, fix)
+
     def resolved(self, defaults: Mapping[str, Any]) -> Setting:
         """The setting, with what was left out taken from `Dataset.defaults` (dotted keys), or from a file.
 
@@ -146,7 +155,6 @@ def checked(key: str, value: Any) -> Any:
     if key in _LEAST:
         require(key, value is None or value >= _LEAST[key], f"must be >= {_LEAST[key]}", value)
     if key in ("loss", "metric"):
-        _refuse_lost(key, value)
         require(key, callable(value) or isinstance(value, str), "must be a name or a function", value)
     if key == "validation":
         require(key, 0 <= value < 1, "must be in [0, 1)", value)
@@ -172,12 +180,6 @@ def _as_name(stem: str) -> str:
     return kept if _NAME.fullmatch(kept) else f"data{kept}"[:LONGEST]
 
 
-def _refuse_lost(field: str, value: Any) -> None:
-    if isinstance(value, str) and value.startswith(PYTHON):
-        fix = "run or resume the study from Python, where the object is"
-        raise InputError(field, "was a Python object, which a file cannot hold", value, fix)
-
-
 def _options(field: str, value: Any) -> Any:
     """A mapping of the tag and its options; a bare text is the tag; Python objects stay as they are."""
     tag, (accepted, words) = TAGS[field], _OBJECTS[field]
@@ -185,7 +187,6 @@ def _options(field: str, value: Any) -> Any:
         value = {tag: value}
     if isinstance(value, Mapping):
         name = value.get(tag)
-        _refuse_lost(field, name)
         require(f"{field}.{tag}", name is None or isinstance(name, str), "must be text", name)
         return {key: _plain(inner) for key, inner in value.items() if inner is not None}
     require(field, isinstance(value, accepted), f"must be {words}", value)

@@ -11,6 +11,7 @@ import yaml
 from fedskip.engine.local import Local
 from fedskip.input.errors import InputError, require, unknown_key
 from fedskip.input.fit import fit_all
+from fedskip.input.nest import TAGS
 from fedskip.methods.grammar import parse_many, text
 from fedskip.spec.setting import KEYS, PYTHON, Draft, Setting, check_name
 from fedskip.spec.tree import NUMBER, Tree
@@ -143,6 +144,9 @@ def _written(values: Mapping[str, Any]) -> dict[str, Any]:
             value = [text(method) for method in value]
         elif isinstance(value, tuple):
             value = list(value)
+        elif key in TAGS and isinstance(value, Mapping):
+            name = value.get(TAGS[key])  # of an object that was read from a file: it stays as it was
+            value = name if isinstance(name, str) and name.startswith(PYTHON) else value
         if value is not None:
             found[key] = value
     return found

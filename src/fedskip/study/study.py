@@ -111,11 +111,10 @@ class Study:
         return self.folder.is_finished()
 
     def results(self) -> Results:
-        """What the folder of a finished study holds."""
-        if not (self.out / "summary.csv").exists() or not self.folder.file.exists():
-            raise InputError("out", "holds no finished study", str(self.out), "go on with it: resume()")
-        history, summary = (Table.read(self.out / name) for name in ("history.csv", "summary.csv"))
-        return Results(self.out, history, summary, self.spec.name, tuple(self._begun()))
+        """What the folder holds; of a study that is not finished, what there is so far."""
+        if self.folder.file.exists():
+            self.folder.refuse_other(plain(self.spec, self._begun()))
+        return Results.read(self.out)
 
     # --- the work ------------------------------------------------------------------------------------
 
@@ -125,6 +124,7 @@ class Study:
         pools, prepared = Pools(), []
         for draft in self.spec.settings:
             try:
+                draft.refuse_lost()
                 prepared.append(prepare(draft, pools, device, arithmetic, folder))
                 rehearse(prepared[-1], self.spec)
                 prepared[-1].leave_device()
@@ -186,7 +186,7 @@ class Study:
                     torch.cuda.empty_cache()  # the next setting looks how much memory there is
         if clients:
             write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
-        results = Results(self.out, history.table, Table(SUMMARY, summary), self.spec.name, settings)
+        results = Results.read(self.out, Table(SUMMARY, summary))
         write_report(results)
         write_text(self.out / "summary.csv", results.summary.csv())  # last: with it the study is finished
         return results
