@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -17,7 +16,8 @@ from fedskip import Arrays, Dataset, FedAvg, Study
 from fedskip.methods import State, Terms, Visit
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.table import Row, Table
-from fedskip.report.results import About, Results
+from fedskip.report.recorded import About
+from fedskip.report.results import Results
 from fedskip.spec import StudySpec, Tree, build, dump, load_yaml
 
 METHODS = "fedavg, fedskip(period=3), scaffold, moon, feddyn, fednova(period=2)"
@@ -164,9 +164,10 @@ def recorded(
     """The results of a study in which these runs were made; one called centralised is a reference."""
     some = {"data": "synthetic", "methods": "fedavg", "partition": "natural", "model": "perceptron"}
     some |= {"cohort": 1, "rounds": 5} | keys
-    made = tuple(About(some | {"name": n, "reference": n == "centralised"}) for n in settings)
-    tests = {n: 1000 + len(n) for n in settings}
-    seen = {n: min(keys.get("eval_samples", size), size) for n, size in tests.items()}
-    record = {n: {"divisions": {0: {"test": tests[n], "evaluated": seen[n]}}} for n in settings}
-    (out / "study.yaml").write_text(yaml.safe_dump({"record": {"settings": record}}))
-    return Results(out, Table(HISTORY, rows), Table(SUMMARY, runs), "demo", made)
+    made = []
+    for name in settings:
+        test = 1000 + len(name)
+        division = {"test": test, "evaluated": min(keys.get("eval_samples", test), test), "clients": 20}
+        about = some | {"name": name, "reference": name == "centralised"}
+        made.append(About(about, out, dict.fromkeys(range(3), division)))
+    return Results(out, Table(HISTORY, rows), Table(SUMMARY, runs), "demo", tuple(made))

@@ -14,12 +14,13 @@ def test_the_page_and_its_figures(tmp_path):
 
     out, again = files("one"), files("two")
     names = {path.name for path in (out / "figures").iterdir()}
-    assert names == {f"toy.{figure}.svg" for figure in ("accuracy", "bytes", "loss", "drift")}
+    figures = ("accuracy", "bytes", "loss", "drift", "routing", "partition")
+    assert names == {"sweep.svg", *(f"toy.{figure}.svg" for figure in figures)}
     page = (out / "report.html").read_text()
     accuracy = (out / "figures" / "toy.accuracy.svg").read_text()
     for text in ("FedAvg", "FedSkip-3", "centralised"):
         assert text in page
         assert text in accuracy
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 7
     assert "record:" in page  # the study itself
     assert (again / "figures" / "toy.accuracy.svg").read_text() == accuracy

@@ -1,4 +1,4 @@
-"""The command line: `fedskip run`, `resume`, `list`, `show`, `export`, `bench` and `data`."""
+"""The command line: `fedskip run`, `resume`, `report`, `list`, `show`, `export`, `bench` and `data`."""
 
 import dataclasses
 import inspect
@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from fedskip.bench.cases import CASES
 from fedskip.bench.measure import measure
 from fedskip.cli import data, studies
+from fedskip.cli.report import report
 from fedskip.data import CATALOGUE
 from fedskip.data.partitions import KINDS
 from fedskip.files import write_bytes
@@ -46,6 +47,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.command()(studies.run)
 app.command()(studies.resume)
+app.command()(report)
 app.add_typer(data.app, name="data")
 
 

@@ -2,6 +2,7 @@
 
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,16 +30,21 @@ def draw(counts: np.ndarray, path: Path, title: str = "") -> None:
     figure = Figure(
         figsize=(max(4.0, min(12.0, 1.6 + 0.45 * clients)), max(3.0, min(8.0, 1.2 + 0.3 * classes)))
     )
-    axes = figure.add_subplot(xlabel="client", ylabel="class", title=title)
-    image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest")
-    figure.colorbar(image, label="training samples")
-    if counts.size <= MOST_NUMBERS:
-        for (row, column), count in np.ndenumerate(counts):
-            colour = "white" if count > counts.max() / 2 else "black"
-            axes.text(column, row, str(count), ha="center", va="center", fontsize=6, color=colour)
+    paint(counts, figure.add_subplot(title=title))
     drawn = BytesIO()  # a figure that cannot be drawn leaves no file
     figure.savefig(drawn, format=path.suffix[1:], bbox_inches="tight", dpi=150)
     try:
         path.write_bytes(drawn.getvalue())
     except OSError as error:
         raise InputError("--out", f"cannot be written ({error.strerror})", str(path)) from error
+
+
+def paint(counts: np.ndarray, axes: Any) -> None:
+    """Paint counts (C, N) into matplotlib's axes, with a scale beside them."""
+    axes.set(xlabel="client", ylabel="class")
+    image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest")
+    axes.figure.colorbar(image, ax=axes, label="training samples")
+    if counts.size <= MOST_NUMBERS:
+        for (row, column), count in np.ndenumerate(counts):
+            colour = "white" if count > counts.max() / 2 else "black"
+            axes.text(column, row, str(count), ha="center", va="center", fontsize=6, color=colour)

@@ -1,21 +1,17 @@
 """The closing table of a study: a row per method and setting, over seeds."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import fmean
 
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedskip.records.history import TAIL
-from fedskip.records.provenance import Folder
 from fedskip.records.table import Row
 from fedskip.report import units
-from fedskip.report.results import About, Results
+from fedskip.report.recorded import About
+from fedskip.report.results import Results
+from fedskip.report.sheet import BEST, Sheet
 
 # column of summary.csv -> its header, and which number it is
 SCORES = {
@@ -26,57 +22,15 @@ SCORES = {
     "full_test": ("full test", "the last model on all test samples"),
     "final": ("final", "after an extra merge at the end, where the period does not divide the rounds"),
 }
-BEST = "bold green"
-GAP = 2  # between columns, and at the edges
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Cells under headers; the first columns name a row. Too wide a sheet is folded between columns."""
-
-    title: str
-    headers: Sequence[str]
-    names: int  # how many columns name a row
-    rows: Sequence[Sequence[Text]]  # an empty one is a gap
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        parts = self.folded(options.max_width)
-        for number, columns in enumerate(parts):
-            yield self._part(columns, self.title if not number else None)
-
-    def folded(self, width: int) -> list[list[int]]:
-        """The columns of each part: as many as fit beside the names, and at least one."""
-        room = [
-            GAP + max(cell_len(header), *(row[i].cell_len for row in self.rows if row))
-            for i, header in enumerate(self.headers)
-        ]
-        parts: list[list[int]] = []
-        left = 0
-        for i in range(self.names, len(self.headers)):
-            if not parts or room[i] > left:
-                parts.append([*range(self.names)])
-                left = width - sum(room[: self.names]) - GAP
-            parts[-1].append(i)
-            left -= room[i]
-        return parts or [[*range(self.names)]]
-
-    def _part(self, columns: Sequence[int], title: str | None) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, title=title, title_style="bold", title_justify="left")
-        for i in columns:
-            names = i < self.names
-            table.add_column(
-                self.headers[i], justify="left" if names else "right", no_wrap=not names, overflow="fold"
-            )
-        for row in self.rows:
-            if row:
-                table.add_row(*(row[i] for i in columns))
-            else:
-                table.add_section()
-        return table
 
 
 def closing(results: Results) -> RenderableType:
     """The table of a finished study, and what its numbers are."""
+    return Group(scored(results), Text("\n".join(notes(results)), "dim"))
+
+
+def scored(results: Results) -> Sheet:
+    """All scores and costs."""
     scores = shown_scores(results)
     several, diverged = len(results.compared) > 1, any(results.summary.column("diverged"))
     names = ["setting"] * several + ["method"]
@@ -96,20 +50,20 @@ def closing(results: Results) -> RenderableType:
                 rows.append([*row, *[Text()] * diverged])
                 for cell in rows[-1]:
                     cell.style = "italic cyan"
-    sheet = Sheet(results.name, headers, len(names), rows[:-1] if rows and not rows[-1] else rows)
-    return Group(sheet, Text("\n".join(notes(results, scores)), "dim"))
+    return Sheet(results.name, headers, len(names), rows[:-1] if rows and not rows[-1] else rows)
 
 
 def shown_scores(results: Results) -> list[str]:
     """The scores that have something to say."""
     scores = [name for name in SCORES if any(value is not None for value in results.summary.column(name))]
-    if "full_test" in scores and not looked_at(results.out):
+    if "full_test" in scores and not looked_at(results):
         scores.remove("full_test")  # every test was one
     return scores
 
 
-def notes(results: Results, scores: Sequence[str]) -> list[str]:
+def notes(results: Results) -> list[str]:
     """What the numbers of the table are."""
+    scores = shown_scores(results)
     found = [] if results.finished else ["Not finished: these are the numbers so far."]
     found.append(caption(results))
     if scores:
@@ -135,23 +89,24 @@ def caption(results: Results) -> str:
     over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± standard deviation over {len(seeds)} seeds"
     if 1 < len(seeds) <= 10:
         over += f" ({', '.join(map(str, seeds))})"
-    subsets = looked_at(results.out)
+    subsets = looked_at(results)
     partly = f", {' or '.join(f'{size:,}' for size in subsets)} of them while training" if subsets else ""
-    return f"Test {measured}, {over}; {tested(results.out)}{partly}; bytes and merges of one run."
+    return f"Test {measured}, {over}; {tested(results)}{partly}; bytes and merges of one run."
 
 
-def looked_at(out: Path) -> list[int]:
+def looked_at(results: Results) -> list[int]:
     """How many test samples were evaluated while training, where these were not all."""
-    divisions = [division for found in _divisions(out).values() for division in found]
+    divisions = [division for setting in results.settings for division in setting.divisions.values()]
     return sorted({d["evaluated"] for d in divisions if d["evaluated"] < d["test"]})
 
 
-def tested(out: Path) -> str:
+def tested(results: Results) -> str:
     """How large the test sets are, as the study's folder has it."""
     sizes = {}
-    for name, divisions in _divisions(out).items():
-        found = {division["test"] for division in divisions}
-        sizes[name] = " to ".join(f"{size:,}" for size in sorted({min(found), max(found)}))
+    for setting in results.settings:
+        found = {division["test"] for division in setting.divisions.values()}
+        if found:
+            sizes[setting.name] = " to ".join(f"{size:,}" for size in sorted({min(found), max(found)}))
     if len(set(sizes.values())) == 1:
         return f"{sizes.popitem()[1]} test samples"
     return f"test samples: {', '.join(f'{name} {size}' for name, size in sizes.items())}"
@@ -163,15 +118,8 @@ def last_round(results: Results, setting: About, label: str) -> int | None:
     return max(rounds) if rounds and max(rounds) < setting.rounds else None
 
 
-def _divisions(out: Path) -> dict[str, list[dict[str, int]]]:
-    """What a study has noted of each setting's divisions."""
-    settings = Folder(out).record().get("settings") or {}
-    return {name: list(facts["divisions"].values()) for name, facts in settings.items()}
-
-
 def _metric(setting: About) -> str:
-    name = setting.metric.rpartition(".")[2]  # of a user's own, the name of the function
-    return name.replace("_", " ") + (" in %" if setting.metric in units.PERCENT else "")
+    return units.metric(setting.metric) + (" in %" if setting.metric in units.PERCENT else "")
 
 
 def _score(results: Results, setting: About, label: str, name: str) -> Text:

@@ -1,18 +1,16 @@
-"""The results of a study: its tables, what follows from them, and how they look."""
+"""The results of a study: its tables, what follows from them, and its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from fedskip.input.errors import InputError, require, unknown
-from fedskip.methods.grammar import parse
-from fedskip.records.history import SUMMARY, summarise
-from fedskip.records.provenance import Facts, Folder, settings_of
+from fedskip.input.errors import require, unknown
 from fedskip.records.table import Row, Table
+from fedskip.report.plot import Plot
+from fedskip.report.recorded import Recorded
 from fedskip.report.statistics import LEVEL, Difference, Scores, difference, ranks
 
 # columns of summary.csv that methods are compared by
@@ -21,74 +19,13 @@ ALL = "all"  # how tables call all settings together
 
 
 @dataclass(frozen=True)
-class About:
-    """A setting as study.yaml has it, where Python objects are only named."""
-
-    keys: Facts
+class Results(Recorded):
+    """The results of a study."""
 
     @property
-    def name(self) -> str:
-        return str(self.keys["name"])
-
-    @property
-    def rounds(self) -> int:
-        return int(self.keys.get("rounds") or 0)
-
-    @property
-    def reference(self) -> bool:
-        """Whether it stands beside the others, as a line to compare with."""
-        return bool(self.keys.get("reference"))
-
-    @property
-    def metric(self) -> str:
-        return str(self.keys.get("metric", "accuracy"))
-
-
-@dataclass(frozen=True)
-class Results:
-    """The folder of a study, and its tables."""
-
-    out: Path
-    history: Table
-    summary: Table
-    name: str = field(repr=False)  # of the study
-    settings: tuple[About, ...] = field(repr=False)
-    finished: bool = True  # else the tables hold what there is so far
-
-    @classmethod
-    def read(cls, out: Path, summary: Table | None = None) -> Results:
-        """What a folder holds, whatever made it and however far it came; reading changes nothing in it.
-
-        Args:
-            summary: of a study that has just ended, before it is written.
-        """
-        folder, history = Folder(out), out / "history.csv"
-        if not folder.file.exists():
-            raise InputError("out", "holds no study: there is no study.yaml", str(out))
-        if not history.exists():
-            fix = "wait for its first evaluation, or go on with `fedskip resume`"
-            raise InputError("out", "holds a study without results yet", str(out), fix)
-        study, rows = folder.study(), Table.read(history)
-        settings = tuple(map(About, settings_of(study)))
-        finished = summary is not None or folder.is_finished()
-        if summary is None and finished:
-            summary = Table.read(out / "summary.csv")
-        return cls(out, rows, summary or so_far(rows, settings), study.get("name", ""), settings, finished)
-
-    @property
-    def compared(self) -> list[About]:
-        """The settings whose methods are compared; references stand beside them."""
-        return [setting for setting in self.settings if not setting.reference]
-
-    def labels(self, setting: str | None = None) -> list[str]:
-        """The methods, as tables call them."""
-        names = {setting} if setting else {one.name for one in self.compared}
-        return list(dict.fromkeys(row["method"] for row in self.summary if row["setting"] in names))
-
-    def scores(self, setting: str, method: str, score: str = "mean_tail") -> dict[int, float | None]:
-        """What the runs of a method came to, by seed; None where one diverged."""
-        rows = self.summary.where(setting=setting, method=method)
-        return {row["seed"]: None if row["diverged"] else row[score] for row in rows}
+    def plot(self) -> Plot:
+        """Its figures: `plot.curves()`, `bytes`, `drift`, `sweep`, `clients`, `routing` and `partition`."""
+        return Plot(self)
 
     def leaders(self, setting: str, score: str = "mean_tail", level: float = LEVEL) -> list[str]:
         """The methods that are not told apart from the one with the highest mean.
@@ -159,20 +96,6 @@ class Results:
             rows += _over_settings(rows)
         return Table(rows[0] if rows else (), rows)
 
-    def find(self, method: str) -> str:
-        """A method that was run, as tables call it; studies' way of writing it will do."""
-        labels = self.labels()
-        for label in labels:
-            if method.lower() == label.lower():
-                return label
-        try:
-            [found] = parse(method)
-        except (InputError, ValueError):
-            raise unknown("baseline", method, labels) from None
-        if found.label not in labels:
-            raise unknown("baseline", found.label, labels)
-        return found.label
-
     def to_target(self, target: float | str = "FedAvg") -> Table:
         """Rounds, merges and bytes until a score is first reached, over the seeds at which it is.
 
@@ -197,17 +120,6 @@ class Results:
                     row[name], row[f"{name}_std"] = _spread(first[name] for first in reached)
                 rows.append(row)
         return Table(rows[0] if rows else (), rows)
-
-
-def so_far(history: Table, settings: Iterable[About]) -> Table:
-    """The summary of runs that are under way, from their history."""
-    rounds = {setting.name: setting.rounds for setting in settings}
-    rows = []
-    for run in dict.fromkeys(history.column("run")):
-        mine = history.where(run=run)
-        about = {name: mine[0][name] for name in ("setting", "run", "method", "period", "seed")}
-        rows.append(about | summarise(mine, rounds=rounds[mine[0]["setting"]]) | {"diverged": False})
-    return Table(SUMMARY, rows)
 
 
 def first_at(history: Iterable[Row], goal: float) -> Row | None:

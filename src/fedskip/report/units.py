@@ -19,6 +19,15 @@ def score(value: float | None, metric: str | Callable[..., Any]) -> str:
     return f"{100 * value:.2f}" if metric in PERCENT else f"{value:.4g}"
 
 
+def metric(name: str) -> str:
+    """A metric in words; of a user's own, the name of the function.
+
+    >>> metric("label_accuracy"), metric("python:mine.top_5")
+    ('label accuracy', 'top 5')
+    """
+    return name.rpartition(".")[2].replace("_", " ")
+
+
 def scores(values: Sequence[float], metric: str | Callable[..., Any]) -> str:
     """Their mean ± sample standard deviation; of a single one there is none.
 
@@ -28,6 +37,18 @@ def scores(values: Sequence[float], metric: str | Callable[..., Any]) -> str:
     if len(values) < 2:
         return score(values[0] if values else None, metric)
     return f"{score(fmean(values), metric)} ± {score(stdev(values), metric)}"
+
+
+def difference(value: float | None, metric: str) -> str:
+    """A difference of two scores, with its sign; of accuracies in points.
+
+    >>> difference(0.0123, "accuracy"), difference(-0.5, "minus_squared_error"), difference(-1e-9, "accuracy")
+    ('+1.23', '-0.5', '0.00')
+    """
+    if value is None:
+        return NONE
+    text = f"{100 * value:+.2f}" if metric in PERCENT else f"{value:+.4g}"
+    return text[1:] if text[1:].strip("0.") == "" else text  # no sign for what is rounded to nothing
 
 
 def size(count: float) -> str:

@@ -1,0 +1,55 @@
+"""`fedskip report`: tables, figures and a page of one study or several."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedskip.files import write_text
+from fedskip.input.errors import InputError, unknown
+from fedskip.report.canvas import FORMATS
+from fedskip.report.closing import caption, closing, scored
+from fedskip.report.page import write_report
+from fedskip.report.results import SCORES, Results
+from fedskip.report.together import together
+from fedskip.report.verdict import compared, in_words
+
+WIDTH = 120  # where there is no terminal to fit
+
+
+def report(
+    outs: Annotated[list[Path], typer.Argument(metavar="OUT...", help="Folders of studies.")],
+    baseline: Annotated[
+        str | None, typer.Option(help="The method that others are compared with; by default FedAvg.")
+    ] = None,
+    score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = "mean_tail",
+    figures: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="Their format.")] = "svg",
+    latex: Annotated[bool, typer.Option("--latex", help="Also write table.tex and compare.tex.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Also write table.md, compare.md.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Also write table.csv, compare.csv.")] = False,
+    to: Annotated[Path | None, typer.Option(help="Where to write; one study: its own folder.")] = None,
+) -> None:
+    """Write report.html, figures and tables; works on unfinished studies, too."""
+    if figures not in FORMATS:
+        raise unknown("--figures", figures, FORMATS)
+    if len(outs) > 1 and to is None:
+        raise InputError("--to", "is missing", fix="say where to write the report of several studies")
+    results, notes = together([Results.read(out) for out in outs])
+    to, sheets = to or outs[0], {"table": scored(results), "compare": compared(results, baseline, score)}
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    console.print(closing(results))
+    console.print(sheets["compare"])
+    for line in (*in_words(results, baseline, score), *notes):
+        console.print(line)
+    write_report(results, to, figures)
+    if csv:  # as numbers, not as text
+        write_text(to / "table.csv", results.table().csv())
+        write_text(to / "compare.csv", results.compare(baseline or results.baseline, score=score).csv())
+    for name, sheet in sheets.items():
+        if latex:
+            write_text(to / f"{name}.tex", sheet.latex(caption(results) if name == "table" else sheet.title))
+        if markdown:
+            write_text(to / f"{name}.md", sheet.markdown())
+    console.print(f"\n{to / 'report.html'}", soft_wrap=True)

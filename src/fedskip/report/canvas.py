@@ -1,0 +1,69 @@
+"""Axes to draw on, how they are finished, and figures as files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedskip.input.errors import unknown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = ("pdf", "svg", "png")
+SIZE = (6.4, 4.0)  # inches
+WILD = 20.0  # a line this much above the others leaves the picture, rather than flatten them
+GREY = "#767676"
+
+
+def new_axes() -> Axes:
+    from matplotlib.figure import Figure  # half a second that only figures need
+
+    return Figure(figsize=SIZE, layout="constrained").add_subplot()
+
+
+def finish(axes: Axes, title: str, notes: Sequence[str], *, legend: bool = True) -> Axes:
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=18)
+    axes.text(0, 1.02, "; ".join(notes), transform=axes.transAxes, fontsize=7, color=GREY)
+    axes.spines[["top", "right"]].set_visible(False)
+    if legend:
+        axes.grid(alpha=0.25)
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            axes.legend(
+                handles, labels, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5)
+            )
+    return axes
+
+
+def settle(axes: Axes, drawn: Mapping[str, np.ndarray], logarithmic: bool) -> list[str]:
+    """Choose the scale of y so that a line far above the others does not flatten them; says which leave."""
+    tops = {label: float(line.max()) for label, line in drawn.items()}
+    usual = float(np.median([*tops.values()])) if tops else 0.0
+    wild = [label for label, top in tops.items() if top > (WILD**4 if logarithmic else WILD) * usual > 0]
+    if logarithmic and any((line > 0).any() for line in drawn.values()):
+        axes.set_yscale("log")
+    if wild and len(wild) < len(tops):
+        tame = np.concatenate([line for label, line in drawn.items() if label not in wild])
+        lowest = 0.8 * tame[tame > 0].min() if logarithmic else None
+        axes.set_ylim(lowest, 1.1 * float(tame.max()))
+        return [f"{', '.join(wild)} leave{'s' if len(wild) == 1 else ''} the picture"]
+    return []
+
+
+def drawn(axes: Axes, form: str) -> bytes:
+    """The figure of some axes as a file: text stays text, and the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    if form not in FORMATS:
+        raise unknown("figures", form, FORMATS)
+    metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[form]
+    out = io.BytesIO()
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    with rc_context({"svg.hashsalt": "fedskip", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(out, format=form, metadata=metadata, dpi=200)
+    return out.getvalue()

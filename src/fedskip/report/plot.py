@@ -1,0 +1,241 @@
+"""Figures of a study, as matplotlib axes: for notebooks, papers and the page.
+
+Lines are means over seeds, in a band from the lowest seed to the highest. Methods look as `style.py` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedskip.data import catalogue, heatmap
+from fedskip.data.partitions import Partition
+from fedskip.federation.server import draw_cohort
+from fedskip.input.errors import InputError, unknown
+from fedskip.methods.period import Period
+from fedskip.records.table import Table
+from fedskip.report import units
+from fedskip.report.canvas import GREY, finish, new_axes, settle
+from fedskip.report.recorded import About, Recorded
+from fedskip.report.series import band, point, skipping
+from fedskip.report.style import look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# what is drawn -> its name on an axis, and whether that axis is logarithmic
+SHOWN = {
+    "test_accuracy": ("test {metric}", False),
+    "test_loss": ("test loss", False),
+    "train_loss": ("training loss", False),
+    "drift_mean": ("drift of the slots from their mean", True),
+    "drift_broadcast": ("drift of the slots from the model sent out", True),
+}
+TANGLE = 100  # evaluations of a run from which on lines are smoothed
+MARKS = 10  # markers on a line
+
+
+@dataclass(frozen=True)
+class Plot:
+    """The figures of a study; `results.plot` is one."""
+
+    results: Recorded
+
+    def curves(
+        self,
+        setting: str | None = None,
+        *,
+        x: str = "round",
+        y: str = "test_accuracy",
+        smooth: int | None = None,
+        axes: Axes | None = None,
+    ) -> Axes:
+        """A line for each method over rounds, `x="merges"` or `x="bytes"`.
+
+        `smooth`: the rounds over which a running mean is taken; None: none, or a fiftieth of the rounds
+        where a run has 100 evaluations and more. The figure says so.
+        """
+        if y not in SHOWN:
+            raise unknown("y", y, SHOWN)
+        if x not in ("round", "merges", "bytes"):
+            raise unknown("x", x, ("round", "merges", "bytes"))
+        about, axes = self._setting(setting), axes or new_axes()
+        share = 100.0 if y == "test_accuracy" and about.metric in units.PERCENT else 1.0
+        window = self._window(about) if smooth is None else smooth
+        drawn: dict[str, np.ndarray] = {}
+        for label in self.results.labels(about.name):
+            runs = self._runs(about, label)
+            xs, low, mean, high = band(runs, x, y, window)
+            if not len(xs):
+                continue
+            seen, every = look(label), max(1, len(xs) // MARKS)
+            axes.plot(
+                xs, share * mean, seen.line, color=seen.colour, marker=seen.marker, markersize=4,
+                markevery=every, linewidth=1.4, label=label,
+            )  # fmt: skip
+            if len(runs) > 1:
+                axes.fill_between(xs, share * low, share * high, color=seen.colour, alpha=0.15, linewidth=0)
+            drawn[label] = share * mean
+        notes = self._references(axes, share) if y == "test_accuracy" else []
+        up, logarithmic = SHOWN[y]
+        axes.set_xlabel("sent, both ways (MB)" if x == "bytes" else x)
+        axes.set_ylabel(up.format(metric=units.metric(about.metric)) + (" (%)" if share > 1 else ""))
+        notes += settle(axes, drawn, logarithmic) if y != "test_accuracy" else []
+        notes += [f"smoothed over {window} rounds"] if window else []
+        return finish(axes, about.name, [*self._seeds(about), *notes])
+
+    def bytes(self, setting: str | None = None, **how: Any) -> Axes:
+        """Accuracy against what was sent."""
+        return self.curves(setting, x="bytes", **how)
+
+    def drift(self, setting: str | None = None, **how: Any) -> Axes:
+        """How far the slots are apart before a merge."""
+        return self.curves(setting, y="drift_mean", **how)
+
+    def sweep(self, parameter: str = "period", *, score: str = "best", axes: Axes | None = None) -> Axes:
+        """A score against a hyper-parameter, mean and standard deviation over seeds; a line per setting.
+
+        `period` takes FedAvg and FedSkip; any other is looked for in the labels, as in `MOON(mu=5.0)`.
+        """
+        axes, metric = axes or new_axes(), self.results.compared[0].metric
+        share = 100.0 if metric in units.PERCENT else 1.0
+        for about in self.results.compared:
+            by_title: dict[str, dict[float, list[float]]] = {}
+            for row in self.results.summary.where(setting=about.name):
+                found = point(row, parameter)
+                if found is not None and row[score] is not None and not row["diverged"]:
+                    by_title.setdefault(found[0], {}).setdefault(found[1], []).append(share * row[score])
+            for title, points in by_title.items():
+                if len(points) > 1:
+                    several = len(self.results.compared) > 1
+                    seen = look("FedSkip-7" if parameter == "period" else title)
+                    xs = sorted(points)
+                    axes.errorbar(
+                        xs, [fmean(points[v]) for v in xs],
+                        yerr=[stdev(points[v]) if len(points[v]) > 1 else 0.0 for v in xs],
+                        color=None if several else seen.colour, marker=seen.marker, capsize=3, linewidth=1.4,
+                        label=f"{title}, {about.name}" if several else title,
+                    )  # fmt: skip
+                    axes.set_xticks(xs, [f"{v:g}" for v in xs])
+        if not axes.has_data():
+            fix = "run a grid such as fedskip(period=[3,5,7])"
+            raise InputError("parameter", "has no two values in this study", parameter, fix)
+        axes.set(xlabel="Δ, rounds from merge to merge" if parameter == "period" else parameter)
+        axes.set_ylabel(f"{score} test {units.metric(metric)}" + (" (%)" if share > 1 else ""))
+        return finish(axes, self.results.name, ["mean ± standard deviation over seeds"])
+
+    def clients(self, setting: str | None = None, *, axes: Axes | None = None) -> Axes:
+        """The accuracy of the last model by client, clients sorted from the worst to the best."""
+        about, axes = self._setting(setting), axes or new_axes()
+        file = about.out / "clients.csv"
+        if not file.exists():
+            fix = "set client_accuracy=true, for data sets with natural clients"
+            raise InputError("clients", "were not measured in this study", str(about.out), fix)
+        rows = Table.read(file).where(setting=about.keys["name"])
+        for label in self.results.labels(about.name):
+            mine = rows.where(method=label)
+            seeds = [sorted(mine.where(seed=s).column("test_accuracy")) for s in set(mine.column("seed"))]
+            grid = np.linspace(0, 1, 101)
+            curves = [np.interp(grid, np.linspace(0, 1, len(one)), one) for one in seeds if one]
+            if curves:
+                seen = look(label)
+                axes.plot(100 * grid, 100 * np.mean(curves, 0), seen.line, color=seen.colour, label=label)
+        axes.set(xlabel="clients, from the worst to the best (%)", ylabel="test accuracy of a client (%)")
+        return finish(axes, about.name, self._seeds(about))
+
+    def routing(
+        self,
+        setting: str | None = None,
+        method: str | None = None,
+        *,
+        seed: int | None = None,
+        rounds: int = 30,
+        axes: Axes | None = None,
+    ) -> Axes:
+        """Which client each slot visits, and where the slots of a method merge: Figure 2 of the paper."""
+        about, axes = self._setting(setting), axes or new_axes()
+        runs = self.results.summary.where(setting=about.name)
+        label = self.results.find(method) if method else skipping(runs)
+        run = next(row for row in runs if row["method"] == label and seed in (None, row["seed"]))
+        slots, policy = int(about.keys["cohort"]), about.keys.get("cohort_policy", "uniform")
+        clients, rounds = about.clients(run["seed"]), min(rounds, about.rounds)
+        visited = [draw_cohort(policy, run["seed"], r, clients, slots) for r in range(rounds)]
+        axes.imshow(
+            np.stack(visited, 1), aspect="auto", cmap="viridis", interpolation="nearest",
+            extent=(0.5, rounds + 0.5, slots - 0.5, -0.5), vmin=0, vmax=max(1, clients - 1),
+        )  # fmt: skip
+        if slots * rounds <= 400:
+            for r, cohort in enumerate(visited):
+                for k, client in enumerate(cohort):
+                    pale = client < clients / 2
+                    axes.text(
+                        r + 1, k, str(client), ha="center", va="center", fontsize=6,
+                        color="white" if pale else "black",
+                    )  # fmt: skip
+        period = Period.parse(run["period"] if run["period"] == "never" else str(run["period"]))
+        merges = [r for r in range(1, rounds + 1) if period.merges(r)]
+        for r in merges:
+            axes.axvline(r + 0.5, color="#d55e00", linewidth=2)
+        axes.set(xlabel="round", ylabel="slot")
+        note = f"{label}, seed {run['seed']}; numbers are clients; orange: {len(merges)} merges"
+        return finish(axes, about.name, [note], legend=False)
+
+    def partition(
+        self, setting: str | None = None, *, seed: int | None = None, axes: Axes | None = None
+    ) -> Axes:
+        """Who has how much of what; only how much where the data set is not on this machine."""
+        about, axes = self._setting(setting), axes or new_axes()
+        files = sorted(about.out.glob(f"partition-{about.keys['name']}-*.npz"))
+        if seed is not None:
+            files = [file for file in files if file.stem.endswith(f"-{seed}")]
+        if not files:
+            raise InputError("partition", "was not kept in this folder", str(about.out))
+        parts, data = Partition.load(files[0]), about.keys.get("data")
+        try:
+            found = catalogue.load(**data) if isinstance(data, Mapping) else None
+        except InputError:
+            found = None
+        if found is not None and found.classes and len(parts) <= 100:
+            heatmap.paint(heatmap.class_counts(parts, found.samples.labels(), found.classes), axes)
+        else:
+            axes.bar(np.arange(len(parts)), np.sort(parts.sizes)[::-1], color=look("FedSkip-7").colour)
+            axes.set(xlabel="client, from the largest", ylabel="training samples")
+        return finish(axes, about.name, [f"{len(parts)} clients"], legend=False)
+
+    # --- what the figures are made of ----------------------------------------------------------------
+
+    def _setting(self, name: str | None) -> About:
+        compared = self.results.compared
+        if name is None:
+            return compared[0]
+        for setting in compared:
+            if setting.name == name:
+                return setting
+        raise unknown("setting", name, [setting.name for setting in compared])
+
+    def _runs(self, about: About, label: str) -> list[Table]:
+        rows = self.results.history.where(setting=about.name, method=label)
+        return [rows.where(run=run) for run in dict.fromkeys(rows.column("run"))]
+
+    def _window(self, about: About) -> int:
+        rows = self.results.history.where(setting=about.name)
+        most = max((rows.column("run").count(run) for run in set(rows.column("run"))), default=0)
+        return max(2, about.rounds // 50) if most >= TANGLE else 0
+
+    def _seeds(self, about: About) -> list[str]:
+        seeds = sorted(set(self.results.summary.where(setting=about.name).column("seed")))
+        said = (
+            f"mean of {len(seeds)} seeds, band: lowest to highest" if len(seeds) > 1 else f"seed {seeds[0]}"
+        )
+        return [said] if self.results.finished else [said, "not finished"]
+
+    def _references(self, axes: Axes, share: float) -> list[str]:
+        for reference in self.results.settings:
+            known = [v for v in self.results.summary.where(setting=reference.name).column("last") if v]
+            if reference.reference and known:
+                axes.axhline(share * fmean(known), color=GREY, linestyle=(0, (1, 2)), label=reference.name)
+        return []

@@ -1,0 +1,71 @@
+"""How the methods of a study differ from a baseline: as a table, and in words that follow from it."""
+
+from rich.text import Text
+
+from fedskip.records.table import Row
+from fedskip.report import units
+from fedskip.report.closing import SCORES
+from fedskip.report.results import Results
+from fedskip.report.sheet import Sheet
+
+COLOURS = {"better": "green", "worse": "red"}
+
+
+def compared(results: Results, baseline: str | None = None, score: str = "mean_tail") -> Sheet:
+    """Differences seed by seed, their intervals, wins, losses and ranks."""
+    label = results.find(baseline or results.baseline)
+    metrics = {setting.name: setting.metric for setting in results.compared}
+    names = ["setting"] * (len(metrics) > 1) + ["method"]
+    headers = [*names, "difference", "95% interval", "won", "lost", "rank", "verdict"]
+    rows, shown = [], ""
+    for row in results.compare(label, score=score):
+        place = [Text("" if row["setting"] == shown else row["setting"])] * (len(metrics) > 1)
+        shown = row["setting"]
+        style = COLOURS.get(row["verdict"], "")
+        cells = [Text(text, style) for text in _cells(row, metrics.get(shown, ""))]
+        rows.append([*place, Text(row["method"]), *cells])
+    return Sheet(f"{SCORES[score][0]}, against {label}", headers, len(names), rows)
+
+
+def _cells(row: Row, metric: str) -> list[str]:
+    rank = f"{row['rank']:.2f}"
+    if row["verdict"] == "baseline":
+        return [*[units.NONE] * 4, rank, "baseline"]
+    apart, low, high = (units.difference(row[name], metric) for name in ("difference", "low", "high"))
+    interval = units.NONE if row["low"] is None else f"{low} to {high}"
+    return [apart, interval, str(row["wins"]), str(row["losses"]), rank, row["verdict"] or ""]
+
+
+def in_words(results: Results, baseline: str | None = None, score: str = "mean_tail") -> list[str]:
+    """A sentence for each setting: who is better or worse than the baseline, and who is not told apart."""
+    label = results.find(baseline or results.baseline)
+    found = results.compare(label, score=score)
+    sentences = []
+    for setting in results.compared:
+        rows = [row for row in found if row["setting"] == setting.name and row["verdict"] != "baseline"]
+        if not rows:
+            continue
+        start = f"{setting.name}: " if len(results.compared) > 1 else ""
+        said = [
+            f"{_listed([_with(row, setting.metric) for row in chosen])} {verb} {words}"
+            for verdict, words in (
+                ("better", f"better than {label}"), ("worse", f"worse than {label}"),
+                ("not told apart", f"not told apart from {label}"),
+            )
+            if (chosen := [row for row in rows if row["verdict"] == verdict])
+            for verb in ["is" if len(chosen) == 1 else "are"]
+        ]  # fmt: skip
+        if not said:
+            said = [f"one seed does not tell a difference from {label} from chance"]
+        sentences.append(start + "; ".join(said) + ".")
+    return sentences
+
+
+def _with(row: Row, metric: str) -> str:
+    if row["verdict"] == "not told apart":
+        return str(row["method"])
+    return f"{row['method']} ({units.difference(row['difference'], metric)})"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

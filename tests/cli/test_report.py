@@ -1,0 +1,57 @@
+"""`fedskip report`, as a user sees it."""
+
+import csv
+import shutil
+
+from terminal import call
+
+
+def test_a_report_of_a_study(quickstart, tmp_path):
+    out = shutil.copytree(quickstart[0], tmp_path / "s")
+    code, shown, _ = call("report", out, "--figures", "pdf", "--latex", "--markdown", "--csv")
+    assert code == 0
+    assert "tail, against FedAvg" in shown
+    assert "one seed does not tell a difference from FedAvg from chance" in shown
+    assert shown.rstrip().endswith(str(out / "report.html"))
+    names = {path.name for path in out.iterdir()}
+    assert {f"{name}.{form}" for name in ("table", "compare") for form in ("tex", "md", "csv")} <= names
+    assert (out / "figures" / "synthetic.accuracy.pdf").read_bytes().startswith(b"%PDF")
+    with (out / "compare.csv").open() as file:
+        assert [row["method"] for row in csv.DictReader(file)] == ["FedAvg", "FedSkip-2"]
+    assert "FedSkip-2" in (out / "table.tex").read_text()
+
+
+def test_a_study_that_is_not_finished_is_marked(quickstart, tmp_path):
+    out = shutil.copytree(quickstart[0], tmp_path / "s")
+    (out / "summary.csv").unlink()
+    code, shown, _ = call("report", out, "--to", tmp_path / "to")
+    assert code == 0
+    assert "Not finished: these are the numbers so far." in shown
+    assert (tmp_path / "to" / "report.html").exists()
+    assert not (out / "summary.csv").exists()
+
+
+def test_bad_input_gets_one_clear_line(quickstart, tmp_path):
+    out = shutil.copytree(quickstart[0], tmp_path / "s")
+    broken = shutil.copytree(quickstart[0], tmp_path / "broken")
+    (broken / "history.csv").write_text("setting,run,round\na,b,three\n")
+    (broken / "summary.csv").unlink()
+    empty, begun = tmp_path / "empty", tmp_path / "begun"
+    empty.mkdir()
+    begun.mkdir()
+    shutil.copy(out / "study.yaml", begun)
+    to = ["--to", tmp_path / "to"]
+    for arguments, message in [
+        ([empty, *to], "error: out holds no study: there is no study.yaml"),
+        ([begun, *to], "error: out holds a study without results yet"),
+        ([broken, *to], "error: out holds damaged files (ValueError:"),
+        ([out, *to, "--baseline", "fedavgg"], "error: baseline is not known, got 'fedavgg'. Did you mean"),
+        ([out, *to, "--score", "tail"], "error: score is not known, got 'tail'"),
+        ([out, *to, "--figures", "jpg"], "error: --figures is not known, got 'jpg'"),
+        ([out, out], "error: --to is missing"),
+    ]:
+        code, _, said = call("report", *arguments)
+        assert code == 2, arguments
+        assert said.startswith(message), said
+        assert len(said.splitlines()) == 1
+    assert not (tmp_path / "to").exists()

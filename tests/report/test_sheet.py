@@ -1,0 +1,42 @@
+"""A table of text, in the forms that people paste."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from rich.text import Text
+
+from fedskip.report.sheet import BEST, Sheet
+
+SHEET = Sheet(
+    "demo", ["method", "best"], 1,
+    [[Text("My_1 & co|"), Text("50.00 ± 1.00", BEST)], [], [Text("central"), Text("–")]],
+)  # fmt: skip
+
+
+def test_markdown() -> None:
+    assert SHEET.markdown().splitlines() == [
+        "| method | best |", "| --- | ---: |", "| My_1 & co\\| | **50.00 ± 1.00** |", "| central | – |",
+    ]  # fmt: skip
+
+
+def test_latex_is_escaped_and_has_rules() -> None:
+    lines = SHEET.latex("100 % of it").splitlines()
+    assert r"\caption{100 \% of it}" in lines
+    assert r"My\_1 \& co| & \textbf{50.00 $\pm$ 1.00} \\" in lines
+    assert lines.index(r"\midrule", lines.index(r"\midrule") + 1) == len(lines) - 5
+    assert r"central & -- \\" in lines
+
+
+def test_csv_is_what_is_shown() -> None:
+    assert list(csv.reader(io.StringIO(SHEET.csv()))) == [
+        ["method", "best"], ["My_1 & co|", "50.00 ± 1.00"], ["central", "–"],
+    ]  # fmt: skip
+
+
+def test_columns_that_fit_stay_together() -> None:
+    wide = Sheet("demo", ["name", "a", "b", "c"], 1, [[Text("x" * 10), *[Text("y" * 10)] * 3]])
+    assert wide.folded(80) == [[0, 1, 2, 3]]
+    assert wide.folded(40) == [[0, 1, 2], [0, 3]]
+    assert wide.folded(5) == [[0, 1], [0, 2], [0, 3]]

@@ -1,0 +1,42 @@
+"""Several studies as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedskip.report.together import together
+from studies import curve, recorded, run
+
+
+def test_seeds_of_one_setting_are_put_together(tmp_path: Path) -> None:
+    studies = [
+        recorded(
+            tmp_path, [run(m, seed, 0.5) for m in ("FedAvg", "MOON")], rows=curve("MOON", seed, {1: 0.5})
+        )
+        for seed in (0, 1)
+    ]
+    results, notes = together(studies)
+    assert notes == []
+    assert [setting.name for setting in results.settings] == ["a"]
+    assert list(results.scores("a", "MOON")) == [0, 1]
+    assert results.history.column("seed") == [0, 1]
+    assert [row["seeds"] for row in results.compare()] == [2, 2]
+
+
+def test_what_differs_is_said_and_kept_apart(tmp_path: Path) -> None:
+    one = recorded(tmp_path, [run("FedAvg", 0, 0.5)])
+    (tmp_path / "b").mkdir()
+    other = recorded(tmp_path / "b", [run("FedAvg", 0, 0.7)], cohort=2, local={"lr": 0.1})
+    results, [note] = together([one, other])
+    assert [setting.name for setting in results.settings] == ["a", "a (b)"]
+    assert results.scores("a (b)", "FedAvg") == {0: 0.7}
+    differing = "cohort: 1 and 2; local: None and {'lr': 0.1}"
+    assert note == f"{tmp_path / 'b'}: a differs from the one before it in {differing}."
+
+
+def test_a_run_that_two_studies_have_counts_once(tmp_path: Path) -> None:
+    studies = [recorded(tmp_path, [run("FedAvg", 0, score)]) for score in (0.5, 0.6)]
+    results, notes = together(studies)
+    assert results.scores("a", "FedAvg") == {0: 0.5}
+    assert notes == [f"{tmp_path}: a.FedAvg.s0 left out, as another study has it."]
+    assert together(studies[:1]) == (studies[0], [])

@@ -1,0 +1,29 @@
+"""Differences from a baseline, in a table and in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedskip.report.verdict import compared, in_words
+from studies import recorded, run
+
+SCORES = {"FedAvg": (0.50, 0.60), "MOON": (0.52, 0.62), "FedNova": (0.40, 0.50), "FedDyn": (0.4, 0.9)}
+
+
+def test_words_follow_from_the_table(tmp_path: Path) -> None:
+    runs = [run(label, seed, score) for label, of in SCORES.items() for seed, score in enumerate(of)]
+    results = recorded(tmp_path, runs)
+    rows = [[cell.plain for cell in row] for row in compared(results).rows]
+    assert rows[0] == ["FedAvg", "–", "–", "–", "–", "2.50", "baseline"]
+    assert rows[1] == ["MOON", "+2.00", "+2.00 to +2.00", "2", "0", "1.50", "better"]
+    assert in_words(results) == [
+        "MOON (+2.00) is better than FedAvg; FedNova (-10.00) is worse than FedAvg; "
+        "FedDyn is not told apart from FedAvg."
+    ]
+    assert compared(results, "moon").title == "tail, against MOON"
+
+
+def test_without_fedavg_the_first_is_the_baseline(tmp_path: Path) -> None:
+    results = recorded(tmp_path, [run("MOON", 0, 0.5), run("FedDyn", 0, 0.6)])
+    assert compared(results).rows[0][-1].plain == "baseline"
+    assert in_words(results) == ["one seed does not tell a difference from MOON from chance."]
