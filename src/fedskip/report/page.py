@@ -1,6 +1,5 @@
 """A study to look at: figures, and one HTML page with the table, the figures and the study itself."""
 
-import contextlib
 import html
 import io
 from pathlib import Path
@@ -9,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from fedskip.files import write_bytes, write_text
 from fedskip.input.errors import InputError
-from fedskip.report.canvas import drawn
+from fedskip.report.canvas import drawn, new_axes
 from fedskip.report.closing import closing
 from fedskip.report.results import Results
 from fedskip.report.verdict import compared, in_words
@@ -32,21 +31,21 @@ pre{overflow-x:auto;background:#f6f6f6;padding:1rem;font-size:13px}svg{max-width
 def write_report(results: Results, to: Path | None = None, form: str = "svg") -> None:
     """Write figures/* and report.html into a folder, the study's own unless told otherwise."""
     to, shown = to or results.out, []
+
+    def add(name: str, kind: str, *which: str, **how: str) -> None:
+        try:
+            axes = getattr(results.plot, kind)(*which, **how, axes=new_axes(None))
+        except InputError:  # of what was not measured or kept
+            return
+        picture = drawn(axes, "svg")
+        write_bytes(to / "figures" / f"{name}.{form}", picture if form == "svg" else drawn(axes, form))
+        shown.append(picture[picture.index(b"<svg") :].decode())
+
     for setting in results.compared:
         shown.append(f"<h2>{html.escape(setting.name)}</h2>")
         for name, (kind, how) in FIGURES.items():
-            try:
-                axes = getattr(results.plot, kind)(setting.name, **how)
-            except InputError:  # of what was not measured or kept
-                continue
-            picture = drawn(axes, "svg")
-            file = to / "figures" / f"{setting.name}.{name}.{form}"
-            write_bytes(file, picture if form == "svg" else drawn(axes, form))
-            shown.append(picture[picture.index(b"<svg") :].decode())
-    with contextlib.suppress(InputError):  # no two values of a period
-        picture = drawn(results.plot.sweep(), "svg")
-        shown += ["<h2>periods</h2>", picture[picture.index(b"<svg") :].decode()]
-        write_bytes(to / "figures" / f"sweep.{form}", drawn(results.plot.sweep(), form))
+            add(f"{setting.name}.{name}", kind, setting.name, **how)
+    add("sweep", "sweep")
     study = html.escape((results.out / "study.yaml").read_text(encoding="utf-8"))
     title, words = html.escape(results.name), html.escape(" ".join(verdict(results)))
     tables = "".join(f"<pre>{as_html(one)}</pre>" for one in tables_of(results))
