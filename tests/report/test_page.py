@@ -1,6 +1,10 @@
 """A study to look at."""
 
-from studies import study
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from fedskip.report.page import page
+from studies import recorded, run, study
 
 
 def test_the_page_and_its_figures(tmp_path):
@@ -21,6 +25,47 @@ def test_the_page_and_its_figures(tmp_path):
     for text in ("FedAvg", "FedSkip-3", "centralised"):
         assert text in page
         assert text in accuracy
-    assert page.count("<svg") == 7
+    assert page.count('src="data:image/svg+xml;base64,') == 7
     assert "record:" in page  # the study itself
     assert (again / "figures" / "toy.accuracy.svg").read_text() == accuracy
+
+
+class Checked(HTMLParser):
+    """Notes what a page would load, and that every tag is closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.loaded, self.rows = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.loaded += [value for name, value in attrs if name in ("src", "href", "action", "data")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] in (["td"], ["th"]):
+            self.rows[-1].append(data)
+
+
+def test_the_page_loads_nothing_and_cuts_nothing(tmp_path):
+    """Names that are HTML stay text; every number of the closing table is there in full."""
+    runs = [run(label, s, 0.5 + s / 10) for label in ("FedAvg", "<b>Mine</b>") for s in (0, 1)]
+    results = recorded(tmp_path, [*runs, run("MOON", 0, 0.1, diverged=True)])
+    (tmp_path / "study.yaml").write_text("name: demo")
+    text = page(results, {"a": '<figure><img alt="" src="data:,"></figure>'}, ["a note & more"])
+    checked = Checked()
+    checked.feed(text)
+    assert checked.open == []
+    assert all(value.startswith("data:") for value in checked.loaded)
+    assert "<b>" not in text
+    assert "script" not in text.replace("default-src 'none'", "")
+    assert "a note &amp; more" in text
+    assert ["<b>Mine</b>", *["55.00 ± 7.07"] * 3, "122 kB", "5"] in [row[:6] for row in checked.rows]
+    assert "a.MOON.s0, after round 5" in text
+    assert "Not finished" not in text
+    assert "Not finished" in page(replace(results, finished=False), {}, [])

@@ -17,7 +17,7 @@ def test_words_follow_from_the_table(tmp_path: Path) -> None:
     assert rows[0] == ["FedAvg", "–", "–", "–", "–", "2.50", "baseline"]
     assert rows[1] == ["MOON", "+2.00", "+2.00 to +2.00", "2", "0", "1.50", "better"]
     assert in_words(results) == [
-        "MOON (+2.00) is better than FedAvg; FedNova (-10.00) is worse than FedAvg; "
+        "By tail: MOON (+2.00 points) is better than FedAvg; FedNova (-10.00 points) is worse than FedAvg; "
         "FedDyn is not told apart from FedAvg."
     ]
     assert compared(results, "moon").title == "tail, against MOON"
@@ -26,4 +26,4 @@ def test_words_follow_from_the_table(tmp_path: Path) -> None:
 def test_without_fedavg_the_first_is_the_baseline(tmp_path: Path) -> None:
     results = recorded(tmp_path, [run("MOON", 0, 0.5), run("FedDyn", 0, 0.6)])
     assert compared(results).rows[0][-1].plain == "baseline"
-    assert in_words(results) == ["one seed does not tell a difference from MOON from chance."]
+    assert in_words(results) == ["By tail: one seed does not tell a difference from MOON from chance."]

@@ -43,7 +43,7 @@ def report(
     console.print(sheets["compare"])
     for line in (*in_words(results, baseline, score), *notes):
         console.print(line)
-    write_report(results, to, figures)
+    write_report(results, to, figures, notes)
     if csv:  # as numbers, not as text
         write_text(to / "table.csv", results.table().csv())
         write_text(to / "compare.csv", results.compare(baseline or results.baseline, score=score).csv())

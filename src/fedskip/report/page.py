@@ -1,64 +1,100 @@
-"""A study to look at: figures, and one HTML page with the table, the figures and the study itself."""
+"""A study to look at: figures as files, and report.html, one page that holds everything and loads nothing."""
 
+import base64
 import html
-import io
 from pathlib import Path
-
-from rich.console import Console, RenderableType
+from typing import Any
 
 from fedskip.files import write_bytes, write_text
 from fedskip.input.errors import InputError
+from fedskip.records.provenance import Folder
+from fedskip.report import units
 from fedskip.report.canvas import drawn, new_axes
-from fedskip.report.closing import closing
+from fedskip.report.closing import notes, scored
+from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.verdict import compared, in_words
 
-# name of a file -> the figure of `Plot` and its arguments
-FIGURES: dict[str, tuple[str, dict[str, str]]] = {
-    "accuracy": ("curves", {}),
-    "bytes": ("bytes", {}),
-    "loss": ("curves", {"y": "train_loss"}),
-    "drift": ("drift", {}),
-    "clients": ("clients", {}),
-    "routing": ("routing", {}),
-    "partition": ("partition", {}),
+# name of a file -> the figure of `Plot`, its arguments, and what it shows
+FIGURES: dict[str, tuple[str, dict[str, str], str]] = {
+    "accuracy": ("curves", {}, "accuracy over rounds"),
+    "bytes": ("bytes", {}, "accuracy over what was sent"),
+    "loss": ("curves", {"y": "train_loss"}, "training loss over rounds"),
+    "drift": ("drift", {}, "how far the slots are apart"),
+    "clients": ("clients", {}, "accuracy by client"),
+    "routing": ("routing", {}, "which client each slot visits"),
+    "partition": ("partition", {}, "who has how much of what"),
 }
-WIDTH = 160  # of tables on the page, in characters
-STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
-pre{overflow-x:auto;background:#f6f6f6;padding:1rem;font-size:13px}svg{max-width:100%;height:auto}"""
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # what the page may load: nothing
 
 
-def write_report(results: Results, to: Path | None = None, form: str = "svg") -> None:
-    """Write figures/* and report.html into a folder, the study's own unless told otherwise."""
-    to, shown = to or results.out, []
+def write_report(
+    results: Results, to: Path | None = None, form: str = "svg", said: list[str] | None = None
+) -> None:
+    """Write figures/* and report.html into a folder, the study's own unless told otherwise.
 
-    def add(name: str, kind: str, *which: str, **how: str) -> None:
+    `said`: what has to be known to read the results, on top of what the page says anyway.
+    """
+    to = to or results.out
+    pictures: dict[str, str] = {}  # by setting
+
+    def add(place: str, name: str, kind: str, words: str, *which: str, **how: str) -> None:
         try:
             axes = getattr(results.plot, kind)(*which, **how, axes=new_axes(None))
         except InputError:  # of what was not measured or kept
             return
         picture = drawn(axes, "svg")
         write_bytes(to / "figures" / f"{name}.{form}", picture if form == "svg" else drawn(axes, form))
-        shown.append(picture[picture.index(b"<svg") :].decode())
+        source = f"data:image/svg+xml;base64,{base64.b64encode(picture).decode()}"
+        image = f'<figure><img alt="{html.escape(f"{place}: {words}")}" src="{source}"></figure>'
+        pictures[place] = pictures.get(place, "") + image
 
     for setting in results.compared:
-        shown.append(f"<h2>{html.escape(setting.name)}</h2>")
-        for name, (kind, how) in FIGURES.items():
-            add(f"{setting.name}.{name}", kind, setting.name, **how)
-    add("sweep", "sweep")
-    study = html.escape((results.out / "study.yaml").read_text(encoding="utf-8"))
-    title, words = html.escape(results.name), html.escape(" ".join(verdict(results)))
-    tables = "".join(f"<pre>{as_html(one)}</pre>" for one in tables_of(results))
-    write_text(
-        to / "report.html",
-        f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"
-        f"<p>{words}</p>{tables}{''.join(shown)}<h2>study.yaml</h2><pre>{study}</pre>\n",
+        for name, (kind, how, words) in FIGURES.items():
+            add(setting.name, f"{setting.name}.{name}", kind, words, setting.name, **how)
+    add("periods", "sweep", "sweep", "a score over the rounds from merge to merge")
+    write_text(to / "report.html", page(results, pictures, said or []))
+
+
+def page(results: Results, pictures: dict[str, str], said: list[str]) -> str:
+    """The page as text."""
+    title = html.escape(results.name)
+    under_way = "" if results.finished else "<p class=mark>Not finished: these are the numbers so far.</p>"
+    parts = [
+        f"<h1>{title}</h1>{under_way}{paragraphs([about(results, setting) for setting in results.compared])}",
+        f'<div class="verdict">{paragraphs([*verdict(results), *said])}</div>',
+        f"<h2>Results</h2>{wide(scored(results).html())}{paragraphs(notes(results), 'dim')}",
+    ]
+    if len(results.labels()) > 1:
+        sheet = compared(results)
+        parts.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{wide(sheet.html())}")
+    for place, images in pictures.items():
+        parts.append(f'<h2>{html.escape(place)}</h2><div class="figures">{images}</div>')
+    parts += [lost(results), setup(results), provenance(results)]
+    style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<style>{style}</style></head><body>{''.join(parts)}</body></html>\n"
     )
 
 
-def tables_of(results: Results) -> list[RenderableType]:
-    """The closing table and, where there is something to compare, the differences."""
-    return [closing(results), *([compared(results)] if len(results.labels()) > 1 else [])]
+def about(results: Results, setting: About) -> str:
+    """What a setting is, in words."""
+    keys, labels = setting.keys, results.labels(setting.name)
+    seeds = len(set(results.summary.where(setting=setting.name).column("seed")))
+    division = next(iter(setting.divisions.values()), {})
+    clients = f"{division['clients']:,} clients" if "clients" in division else "clients"
+    train = f", {division['train']:,} training samples" if "train" in division else ""
+    local, start = keys.get("local", {}), f"{setting.name}: " if len(results.compared) > 1 else ""
+    return (
+        f"{start}{len(labels)} method{'s' * (len(labels) > 1)} on {named(keys.get('data'))}, dealt "
+        f"to {clients} ({named(keys.get('partition'))}{train}), {keys.get('cohort')} of them in a round, for "
+        f"{setting.rounds:,} rounds with {seeds} seed{'s' * (seeds > 1)}. The model is "
+        f"{named(keys.get('model'))}; a visit is {local.get('epochs')} epochs of SGD in batches of "
+        f"{local.get('batch')} at a rate of {local.get('lr')}, momentum {local.get('momentum')}."
+    )
 
 
 def verdict(results: Results) -> list[str]:
@@ -66,8 +102,66 @@ def verdict(results: Results) -> list[str]:
     return in_words(results) if len(results.labels()) > 1 else []
 
 
-def as_html(shown: RenderableType) -> str:
-    """What a terminal shows, as HTML."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO())
-    console.print(shown)
-    return console.export_html(inline_styles=True, code_format="{code}")
+def lost(results: Results) -> str:
+    """The runs that diverged, and the last round that was recorded of each."""
+    rows = [row for row in results.summary if row["diverged"]]
+    if not rows:
+        return ""
+    items = "".join(f"<li>{html.escape(row['run'])}, after round {row['rounds']}</li>" for row in rows)
+    return f"<h2>Runs that diverged</h2><ul>{items}</ul>"
+
+
+def setup(results: Results) -> str:
+    """Every key of every setting."""
+    flat = [dict(flattened(setting.keys)) for setting in results.settings]
+    keys = list(dict.fromkeys(key for one in flat for key in one))
+    head = "".join(f"<th>{html.escape(setting.name)}</th>" for setting in results.settings)
+    rows = []
+    for key in keys:
+        cells = "".join(f"<td>{html.escape(str(one.get(key, units.NONE)))}</td>" for one in flat)
+        rows.append(f"<tr><th>{html.escape(key)}</th>{cells}</tr>")
+    body = f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return "<h2>Set-up</h2>" + wide(f"<table class=keys>{body}</table>")
+
+
+def provenance(results: Results) -> str:
+    """Time, machine, versions, and the file that the study can be run from again."""
+    lines: list[str] = []
+    versions: dict[str, str] = {}
+    for setting in results.settings:
+        record = Folder(setting.out).record()
+        versions |= record.get("versions") or {}
+        machine = (record.get("settings") or {}).get(setting.keys["name"], {}).get("machine", {})
+        facts = [str(machine[key]) for key in ("device_name", "engine", "precision") if key in machine]
+        seconds = max(results.history.where(setting=setting.name).column("seconds"), default=None)
+        lines.append(f"{setting.name}: {units.clock(seconds)} on {', '.join(facts) or 'an unknown machine'}.")
+    lines += [", ".join(f"{name} {version}" for name, version in versions.items())] if versions else []
+    lines.append(f"From {results.out}. Run it again with: fedskip run study.yaml --out NEW")
+    study = html.escape((results.out / "study.yaml").read_text(encoding="utf-8"))
+    source = f"<details><summary>study.yaml</summary><pre>{study}</pre></details>"
+    return f"<h2>Where it comes from</h2>{paragraphs(lines, 'dim')}{source}"
+
+
+def named(value: Any) -> str:
+    """A data set, a partition or a model with its options, in one line."""
+    if not isinstance(value, dict):
+        return str(value).rpartition(".")[2]
+    name, *options = value.items()
+    listed = ", ".join(f"{key} {given}" for key, given in options)
+    return f"{name[1]} ({listed})" if listed else str(name[1])
+
+
+def flattened(keys: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:
+    """Nested keys as dotted ones."""
+    found = []
+    for key, value in keys.items():
+        found += flattened(value, f"{at}{key}.") if isinstance(value, dict) else [(f"{at}{key}", value)]
+    return found
+
+
+def paragraphs(lines: list[str], kind: str = "") -> str:
+    return "".join(f"<p{f' class={kind}' if kind else ''}>{html.escape(line)}</p>" for line in lines)
+
+
+def wide(table: str) -> str:
+    return f'<div class="wide">{table}</div>'

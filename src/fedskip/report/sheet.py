@@ -1,6 +1,7 @@
 """A table of text: on a terminal, where it is folded between columns; as Markdown, LaTeX and CSV."""
 
 import csv
+import html
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,24 @@ class Sheet:
                 r"\end{tabular}", r"\end{table}", "",
             ]
         )  # fmt: skip
+
+    def html(self) -> str:
+        """For a page: a table whose numbers are never cut; what is best has the class `best`."""
+
+        def cell(tag: str, text: str, best: bool = False) -> str:
+            return f"<{tag}{' class=best' if best else ''}>{html.escape(text)}</{tag}>"
+
+        head = "".join(cell("th", header) for header in self.headers)
+        body = [
+            "".join(
+                cell("th" if i < self.names else "td", text.plain, text.style == BEST)
+                for i, text in enumerate(row)
+            )
+            for row in self.rows
+            if row
+        ]
+        lines = "".join(f"<tr>{line}</tr>" for line in body)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
     def csv(self) -> str:
         out = io.StringIO()

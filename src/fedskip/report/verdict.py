@@ -45,7 +45,8 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
         rows = [row for row in found if row["setting"] == setting.name and row["verdict"] != "baseline"]
         if not rows:
             continue
-        start = f"{setting.name}: " if len(results.compared) > 1 else ""
+        start = f"{setting.name}, by {SCORES[score][0]}: " if len(results.compared) > 1 else ""
+        start = start or f"By {SCORES[score][0]}: "
         said = [
             f"{_listed([_with(row, setting.metric) for row in chosen])} {verb} {words}"
             for verdict, words in (
@@ -64,7 +65,8 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
 def _with(row: Row, metric: str) -> str:
     if row["verdict"] == "not told apart":
         return str(row["method"])
-    return f"{row['method']} ({units.difference(row['difference'], metric)})"
+    points = " points" if metric in units.PERCENT else ""
+    return f"{row['method']} ({units.difference(row['difference'], metric)}{points})"
 
 
 def _listed(names: list[str]) -> str:
