@@ -114,8 +114,8 @@ def tested(results: Results) -> str:
 
 def last_round(results: Results, setting: About, label: str) -> int | None:
     """The round of a method's last evaluation, if that is not the setting's last round."""
-    rounds = results.history.where(setting=setting.name, method=label).column("round")
-    return max(rounds) if rounds and max(rounds) < setting.rounds else None
+    last = max((run[-1]["round"] for run in results.histories(setting.name, label)), default=setting.rounds)
+    return last if last < setting.rounds else None
 
 
 def _metric(setting: About) -> str:

@@ -68,7 +68,7 @@ class Plot:
         window = self._window(about) if smooth is None else smooth
         drawn: dict[str, np.ndarray] = {}
         for label in self.results.labels(about.name):
-            runs = self._runs(about, label)
+            runs = self.results.histories(about.name, label)
             xs, low, mean, high = band(runs, x, y, window)
             if not len(xs):
                 continue
@@ -217,13 +217,10 @@ class Plot:
                 return setting
         raise unknown("setting", name, [setting.name for setting in compared])
 
-    def _runs(self, about: About, label: str) -> list[Table]:
-        rows = self.results.history.where(setting=about.name, method=label)
-        return [rows.where(run=run) for run in dict.fromkeys(rows.column("run"))]
-
     def _window(self, about: About) -> int:
-        rows = self.results.history.where(setting=about.name)
-        most = max((rows.column("run").count(run) for run in set(rows.column("run"))), default=0)
+        labels = self.results.labels(about.name)
+        runs = [run for label in labels for run in self.results.histories(about.name, label)]
+        most = max(map(len, runs), default=0)
         return max(2, about.rounds // 50) if most >= TANGLE else 0
 
     def _seeds(self, about: About) -> list[str]:

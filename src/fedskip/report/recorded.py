@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -115,6 +116,19 @@ class Recorded:
         """The methods, as tables call them."""
         names = {setting} if setting else {one.name for one in self.compared}
         return list(dict.fromkeys(row["method"] for row in self.summary if row["setting"] in names))
+
+    @cached_property
+    def _histories(self) -> dict[tuple[str, str], dict[str, Table]]:
+        """The history of every run, by setting and method."""
+        found: dict[tuple[str, str], dict[str, Table]] = {}
+        for row in self.history:
+            runs = found.setdefault((row["setting"], row["method"]), {})
+            runs.setdefault(row["run"], Table(self.history.columns)).rows.append(row)
+        return found
+
+    def histories(self, setting: str, method: str) -> list[Table]:
+        """The history of each run of a method, seed by seed."""
+        return list(self._histories.get((setting, method), {}).values())
 
     def scores(self, setting: str, method: str, score: str = "mean_tail") -> dict[int, float | None]:
         """What the runs of a method came to, by seed; None where one diverged."""

@@ -108,11 +108,11 @@ class Results(Recorded):
             bests = self.scores(setting.name, label, "best") if label else {}
             for method in self.labels(setting.name):
                 runs = self.summary.where(setting=setting.name, method=method)
+                histories = {one[0]["run"]: one for one in self.histories(setting.name, method)}
                 reached = []
                 for run in runs:
                     goal = bests.get(run["seed"]) if label else target
-                    history = self.history.where(run=run["run"])
-                    first = None if goal is None else first_at(history, float(goal))
+                    first = None if goal is None else first_at(histories.get(run["run"], ()), float(goal))
                     reached += [first] if first else []
                 row: Row = {"setting": setting.name, "method": method, "target": label or target}
                 row |= {"seeds": len(runs), "reached": len(reached)}

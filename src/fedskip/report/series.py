@@ -30,8 +30,11 @@ def running(rounds: Sequence[int], values: Sequence[float], window: int) -> list
     >>> running([1, 2, 3, 6], [1.0, 2.0, 3.0, 9.0], 2)
     [1.0, 1.5, 2.5, 9.0]
     """
-    at, found = np.array(rounds), np.array(values, dtype=float)
-    return [float(found[(at > r - max(window, 1)) & (at <= r)].mean()) for r in rounds]
+    at, last = np.array(rounds), np.arange(1, len(rounds) + 1)
+    first = np.searchsorted(at, at - max(window, 1), side="right")  # of the evaluations that count
+    between = np.column_stack([first, last]).ravel()
+    sums = np.add.reduceat([*values, 0.0], between)[::2] if len(values) else np.zeros(0)
+    return [*map(float, sums / (last - first))]
 
 
 def _across(row: Row, x: str) -> float:
