@@ -1,4 +1,4 @@
-"""The command line: `fedskip run`, `resume`, `report`, `list`, `show`, `export`, `bench` and `data`."""
+"""The command line: `run`, `resume`, `report`, `watch`, `list`, `show`, `export`, `bench` and `data`."""
 
 import dataclasses
 import inspect
@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from fedskip.bench.cases import CASES
 from fedskip.bench.measure import measure
 from fedskip.cli import data, studies
-from fedskip.cli.report import report
+from fedskip.cli.report import report, watch
 from fedskip.data import CATALOGUE
 from fedskip.data.partitions import KINDS
 from fedskip.files import write_bytes
@@ -48,6 +48,7 @@ app = typer.Typer(
 app.command()(studies.run)
 app.command()(studies.resume)
 app.command()(report)
+app.command()(watch)
 app.add_typer(data.app, name="data")
 
 

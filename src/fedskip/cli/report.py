@@ -1,6 +1,8 @@
-"""`fedskip report`: tables, figures and a page of one study or several."""
+"""`fedskip report` and `fedskip watch`: a study to look at."""
 
+import contextlib
 import sys
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +17,7 @@ from fedskip.report.page import write_report
 from fedskip.report.results import SCORES, Results
 from fedskip.report.together import together
 from fedskip.report.verdict import compared, in_words
+from fedskip.report.watch import serve
 
 WIDTH = 120  # where there is no terminal to fit
 
@@ -53,3 +56,16 @@ def report(
         if markdown:
             write_text(to / f"{name}.md", sheet.markdown())
     console.print(f"\n{to / 'report.html'}", soft_wrap=True)
+
+
+def watch(
+    out: Annotated[Path, typer.Argument(help="The folder of a study, running or finished.")],
+    port: Annotated[int, typer.Option(help="On this machine only; 0 takes one that is free.")] = 8765,
+) -> None:
+    """Serve the page of a study on localhost, up to date while it runs; Ctrl-C ends it."""
+
+    def ready(server: ThreadingHTTPServer) -> None:
+        typer.echo(f"{out} is at http://localhost:{server.server_port}/ (Ctrl-C ends this, not the study)")
+
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(out, port, ready)

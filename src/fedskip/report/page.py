@@ -1,9 +1,13 @@
 """A study to look at: figures as files, and report.html, one page that holds everything and loads nothing."""
 
+from __future__ import annotations
+
 import base64
+import contextlib
 import html
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedskip.files import write_bytes, write_text
 from fedskip.input.errors import InputError
@@ -14,6 +18,11 @@ from fedskip.report.closing import notes, scored
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.verdict import compared, in_words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Pictures = dict[str, list[tuple[str, bytes]]]  # by their place on the page: words, and an SVG
 
 # name of a file -> the figure of `Plot`, its arguments, and what it shows
 FIGURES: dict[str, tuple[str, dict[str, str], str]] = {
@@ -35,29 +44,32 @@ def write_report(
 
     `said`: what has to be known to read the results, on top of what the page says anyway.
     """
-    to = to or results.out
-    pictures: dict[str, str] = {}  # by setting
-
-    def add(place: str, name: str, kind: str, words: str, *which: str, **how: str) -> None:
-        try:
-            axes = getattr(results.plot, kind)(*which, **how, axes=new_axes(None))
-        except InputError:  # of what was not measured or kept
-            return
+    to, pictures = to or results.out, Pictures()
+    for place, name, words, axes in figures(results):
         picture = drawn(axes, "svg")
         write_bytes(to / "figures" / f"{name}.{form}", picture if form == "svg" else drawn(axes, form))
-        source = f"data:image/svg+xml;base64,{base64.b64encode(picture).decode()}"
-        image = f'<figure><img alt="{html.escape(f"{place}: {words}")}" src="{source}"></figure>'
-        pictures[place] = pictures.get(place, "") + image
-
-    for setting in results.compared:
-        for name, (kind, how, words) in FIGURES.items():
-            add(setting.name, f"{setting.name}.{name}", kind, words, setting.name, **how)
-    add("periods", "sweep", "sweep", "a score over the rounds from merge to merge")
+        pictures.setdefault(place, []).append((words, picture))
     write_text(to / "report.html", page(results, pictures, said or []))
 
 
-def page(results: Results, pictures: dict[str, str], said: list[str]) -> str:
-    """The page as text."""
+def figures(results: Results) -> Iterator[tuple[str, str, str, Axes]]:
+    """Where each figure stands on the page, the name of its file, what it shows, and the figure."""
+    wanted = [
+        (setting.name, f"{setting.name}.{name}", words, kind, {"setting": setting.name, **how})
+        for setting in results.compared
+        for name, (kind, how, words) in FIGURES.items()
+    ]
+    wanted.append(("periods", "sweep", "a score over the rounds from merge to merge", "sweep", {}))
+    for place, name, words, kind, how in wanted:
+        with contextlib.suppress(InputError):  # of what was not measured or kept
+            yield place, name, words, getattr(results.plot, kind)(**how, axes=new_axes(None))
+
+
+def page(results: Results, pictures: Pictures, said: Sequence[str] = (), script: str = "") -> str:
+    """The page as text.
+
+    `script`: what keeps it up to date, a tag with a nonce.
+    """
     title = html.escape(results.name)
     under_way = "" if results.finished else "<p class=mark>Not finished: these are the numbers so far.</p>"
     parts = [
@@ -68,16 +80,23 @@ def page(results: Results, pictures: dict[str, str], said: list[str]) -> str:
     if len(results.labels()) > 1:
         sheet = compared(results)
         parts.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{wide(sheet.html())}")
-    for place, images in pictures.items():
+    for place, found in pictures.items():
+        images = "".join(image(f"{place}: {words}", picture) for words, picture in found)
         parts.append(f'<h2>{html.escape(place)}</h2><div class="figures">{images}</div>')
     parts += [lost(results), setup(results), provenance(results)]
     style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<style>{style}</style></head><body>{''.join(parts)}</body></html>\n"
+        + ("" if script else f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">')
+        + f"<style>{style}</style></head><body>{''.join(parts)}{script}</body></html>\n"
     )
+
+
+def image(words: str, picture: bytes) -> str:
+    """A picture that is part of the page."""
+    source = f"data:image/svg+xml;base64,{base64.b64encode(picture).decode()}"
+    return f'<figure><img alt="{html.escape(words)}" src="{source}"></figure>'
 
 
 def about(results: Results, setting: About) -> str:
