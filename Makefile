@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test lint format clean
+.PHONY: setup run test test-all lint format clean
 
 setup: $(READY)
 
@@ -20,6 +20,11 @@ run: setup
 # what CI runs; two workers because most of the time goes into many small tests
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# also what needs a browser (Debian: chromium) and more time
+test-all: setup
+	$(BIN)/python -m pip install --quiet playwright
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
 
 lint: setup
 	$(BIN)/ruff check .
