@@ -21,6 +21,11 @@ def test_a_report_of_a_study(quickstart, tmp_path):
     assert "FedSkip-2" in (out / "table.tex").read_text()
 
 
+def test_the_page_follows_what_is_asked_for(quickstart, tmp_path):
+    call("report", quickstart[0], "--to", tmp_path, "--baseline", "fedskip(period=2)", "--score", "best")
+    assert "Differences (best, against FedSkip-2)" in (tmp_path / "report.html").read_text()
+
+
 def test_a_study_that_is_not_finished_is_marked(quickstart, tmp_path):
     out = shutil.copytree(quickstart[0], tmp_path / "s")
     (out / "summary.csv").unlink()
@@ -40,11 +45,19 @@ def test_bad_input_gets_one_clear_line(quickstart, tmp_path):
     empty.mkdir()
     begun.mkdir()
     shutil.copy(out / "study.yaml", begun)
+    foreign = shutil.copytree(quickstart[0], tmp_path / "foreign")
+    (foreign / "study.yaml").write_text(
+        (out / "study.yaml").read_text().replace("name: synth", "name: ../synth")
+    )
+    half = shutil.copytree(quickstart[0], tmp_path / "half")
+    (half / "history.csv").write_text((out / "history.csv").read_text() + "synthetic,synthetic.FedAvg.s0\n")
     to = ["--to", tmp_path / "to"]
     for arguments, message in [
         ([empty, *to], "error: out holds no study: there is no study.yaml"),
         ([begun, *to], "error: out holds a study without results yet"),
         ([broken, *to], "error: out holds damaged files (ValueError:"),
+        ([half, *to], "error: out holds damaged files (ValueError: line "),
+        ([foreign, *to], "error: name must start with a letter or digit and hold no slashes"),
         ([out, *to, "--baseline", "fedavgg"], "error: baseline is not known, got 'fedavgg'. Did you mean"),
         ([out, *to, "--score", "tail"], "error: score is not known, got 'tail'"),
         ([out, *to, "--figures", "jpg"], "error: --figures is not known, got 'jpg'"),

@@ -69,3 +69,25 @@ def test_the_page_loads_nothing_and_cuts_nothing(tmp_path):
     assert "a.MOON.s0, after round 5" in text
     assert "Not finished" not in text
     assert "Not finished" in page(replace(results, finished=False), {}, [])
+
+
+def test_a_picture_that_cannot_be_drawn_loses_no_study(tmp_path, monkeypatch, caplog):
+    def fail(*_, **__):
+        raise RuntimeError("no pencil")
+
+    monkeypatch.setattr("fedskip.study.study.write_report", fail)
+    made = study(tmp_path / "s", methods="fedavg", rounds=1, seeds=1)
+    made.run()
+    assert made.is_finished()
+    assert "report.html was not written (RuntimeError: no pencil)" in caplog.text
+
+
+def test_studies_of_references_alone_and_of_metrics_that_are_not_defined(tmp_path):
+    def undefined(output, target):
+        return (output.max(1).indices == target).float() * float("nan")
+
+    few = {"rounds": 2, "seeds": 2, "methods": "fedavg, fedprox"}
+    study(tmp_path / "nan", metric=undefined, **few).run()
+    study(tmp_path / "alone", settings=[{"name": "one", "reference": True}], **few).run()
+    for name in ("nan", "alone"):
+        assert (tmp_path / name / "report.html").exists(), name

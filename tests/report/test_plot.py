@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedskip.data.partitions import Partition
 from fedskip.federation.server import draw_cohort
 from fedskip.input.errors import InputError
+from fedskip.report.canvas import drawn
+from fedskip.report.page import figures
 from fedskip.report.results import Results
 from fedskip.report.style import look
 from studies import curve, recorded, run, study
@@ -24,8 +28,6 @@ def made(tmp_path: Path, **keys: object) -> Results:
         for label, period in (("FedAvg", 1), ("FedSkip-2", 2))
         for seed in (0, 1)
     ]
-    for row in rows:
-        row["drift_mean"] = row["train_loss"] = row["test_accuracy"]
     runs.append(run("FedAvg", 0, 0.9, setting="centralised") | {"period": 1})
     return recorded(tmp_path, runs, ["a", "centralised"], rows, **keys)
 
@@ -96,3 +98,33 @@ def test_bad_names(tmp_path: Path) -> None:
         plot.curves(y="accuracy")
     with pytest.raises(InputError, match="x is not known, got 'rounds'"):
         plot.curves(x="rounds")
+    with pytest.raises(InputError, match="seed is not one that FedSkip-2 was run with, got 99"):
+        plot.routing(seed=99)
+    with pytest.raises(InputError, match="score is not known, got 'nope'"):
+        plot.sweep(score="nope")
+
+
+def test_a_run_that_diverged_does_not_cut_the_others(tmp_path: Path) -> None:
+    rows = curve("FedAvg", 0, {1: 0.3, 2: 0.5, 3: 0.6}) + curve("FedAvg", 1, {1: 0.1})
+    results = recorded(tmp_path, [run("FedAvg", 0, 0.6), run("FedAvg", 1, 0.1, diverged=True)], rows=rows)
+    axes = results.plot.curves()
+    assert axes.get_lines()[0].get_xdata().tolist() == [1, 2, 3]
+    assert "without runs that diverged: FedAvg (1 of 2)" in axes.texts[0].get_text()
+
+
+def test_names_are_text_and_a_partition_is_its_settings_own(tmp_path: Path) -> None:
+    odd = "_Cost$^$_"
+    results = recorded(tmp_path, [run(odd, 0, 0.5)], rows=curve(odd, 0, {1: 0.5}))
+    axes = results.plot.curves()
+    assert axes.get_legend().get_texts()[0].get_text().endswith(odd)
+    assert b"Cost$^$_" in drawn(axes, "svg")
+    Partition(np.arange(6), np.array([0, 2, 6])).save(tmp_path / "partition-a-0.npz")
+    Partition(np.arange(9), np.array([0, 9])).save(tmp_path / "partition-a-0-0.npz")
+    assert len(results.plot.partition().patches) == 2
+
+
+def test_settings_that_have_not_begun_are_left_out(tmp_path: Path) -> None:
+    results = recorded(tmp_path, [run("FedAvg", 0, 0.5)], ["a", "b"], curve("FedAvg", 0, {1: 0.5}))
+    with pytest.raises(InputError, match="setting has no results yet, got 'b'"):
+        results.plot.curves("b")
+    assert {place for place, *_ in figures(replace(results, finished=False))} == {"a"}

@@ -66,6 +66,7 @@ def test_a_run_that_diverged_has_lost(tmp_path: Path) -> None:
     runs += [run("SCAFFOLD", seed, 0.9, diverged=seed > 0) for seed in range(3)]
     row = recorded(tmp_path, runs).compare()[1]
     assert (row["seeds"], row["wins"], row["losses"], row["rank"]) == (1, 1, 2, pytest.approx(5 / 3))
+    assert row["verdict"] == "diverged at 2 of 3 seeds", "however good the others are"
     assert recorded(tmp_path, runs).leaders("a") == ["FedAvg"]
     assert recorded(tmp_path, runs).table()[1]["diverged"] == 2
 
@@ -109,3 +110,43 @@ def test_the_table_as_data(results: Results) -> None:
     assert table[0]["mean_tail"] == pytest.approx(0.6)
     assert table[0]["mean_tail_std"] == pytest.approx(0.1)
     assert (table[0]["seeds"], table[0]["merges"], table[0]["final"]) == (3, 5.0, None)
+
+
+def test_what_is_not_finite_is_no_score(tmp_path: Path) -> None:
+    runs = [run("FedAvg", s, 0.5) for s in range(3)] + [run("MOON", s, float("nan")) for s in range(3)]
+    results = recorded(tmp_path, runs)
+    assert results.scores("a", "MOON") == {0: None, 1: None, 2: None}
+    assert results.leaders("a") == ["FedAvg"]
+    assert results.compare()[1]["rank"] == 2.0
+    assert results.table()[1]["last"] is None
+
+
+def test_methods_with_other_seeds_are_ranked_on_those_that_all_have(tmp_path: Path) -> None:
+    runs = [run("FedAvg", s, 0.5) for s in range(3)] + [run("MOON", 0, 0.6)]
+    results = recorded(tmp_path, runs)
+    assert [row["rank"] for row in results.compare()] == [2.0, 1.0]
+    assert results.leaders("a") == ["FedAvg"], "one seed of another takes nothing from three"
+    apart = recorded(tmp_path, [run("FedAvg", 0, 0.5), run("MOON", 1, 0.6)]).compare()
+    assert [row["rank"] for row in apart] == [None, None]
+    assert apart[1]["verdict"] == "no seed to compare"
+
+
+def test_a_score_that_was_not_measured_is_refused(results: Results) -> None:
+    with pytest.raises(InputError, match="score was not measured in this study, got 'best_val'"):
+        results.compare(score="best_val")
+    with pytest.raises(InputError, match="target is not known, got 'nope'"):
+        results.to_target("nope")
+    with pytest.raises(InputError, match="score is not known, got 'nope'"):
+        results.leaders("a", "nope")
+
+
+def test_a_method_of_a_grid_is_found_as_studies_write_it(tmp_path: Path) -> None:
+    results = recorded(tmp_path, [run("MOON(mu=1.0)", 0, 0.5), run("MOON(mu=5.0)", 0, 0.6)])
+    assert results.find("moon(mu=1)") == results.find("moon") == "MOON(mu=1.0)"
+    assert results.baseline == "MOON(mu=1.0)"
+
+
+def test_seeds_without_a_target_do_not_count(tmp_path: Path) -> None:
+    runs = [run("FedAvg", s, 0.5, diverged=s == 1) for s in (0, 1)] + [run("MOON", s, 0.6) for s in (0, 1)]
+    rows = [row for s in (0, 1) for row in curve("MOON", s, {1: 0.6})]
+    assert recorded(tmp_path, runs, rows=rows).to_target()[1]["seeds"] == 1

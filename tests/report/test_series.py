@@ -41,7 +41,9 @@ def test_points_of_a_sweep() -> None:
     assert point(row("FedSkip-5", "5"), "period") == ("FedSkip", 5.0)
     assert point(row("FedSkip-1x2,3", "1x2,3"), "period") is None
     assert point(row("SCAFFOLD+skip-3", 3), "period") is None
-    assert point(row("MOON(mu=5.0, temperature=0.1)"), "temperature") == ("MOON", 0.1)
+    assert point(row("MOON(mu=5.0, temperature=0.1)"), "temperature") == ("MOON(mu=5.0)", 0.1)
+    assert point(row("MOON(mu=5.0, temperature=0.1)"), "mu") == ("MOON(temperature=0.1)", 5.0)
+    assert point(row("MOON(mu=5.0)"), "mu") == ("MOON", 5.0)
     assert point(row("FedProx(mu=1e-05)"), "mu") == ("FedProx", 1e-5)
     assert point(row("MOON"), "mu") is None
     assert skipping([row("FedAvg"), row("FedSkip-3", 3)]) == "FedSkip-3"

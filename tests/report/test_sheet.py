@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 from rich.text import Text
 
 from fedskip.report.sheet import BEST, Sheet
@@ -27,12 +24,6 @@ def test_latex_is_escaped_and_has_rules() -> None:
     assert r"My\_1 \& co| & \textbf{50.00 $\pm$ 1.00} \\" in lines
     assert lines.index(r"\midrule", lines.index(r"\midrule") + 1) == len(lines) - 5
     assert r"central & -- \\" in lines
-
-
-def test_csv_is_what_is_shown() -> None:
-    assert list(csv.reader(io.StringIO(SHEET.csv()))) == [
-        ["method", "best"], ["My_1 & co|", "50.00 ± 1.00"], ["central", "–"],
-    ]  # fmt: skip
 
 
 def test_columns_that_fit_stay_together() -> None:

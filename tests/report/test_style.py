@@ -35,5 +35,11 @@ def test_every_label_has_a_look_that_does_not_change(label: str) -> None:
 
 def test_a_method_that_skips_is_dashed_and_a_variant_is_of_its_colour() -> None:
     assert look("SCAFFOLD+skip-5").line == "--"
-    assert look("SCAFFOLD+skip-5").colour == look("SCAFFOLD").colour
-    assert look("MOON(mu=1.0)") != look("MOON(mu=5.0)")
+    red, green, blue = bytes.fromhex(look("SCAFFOLD+skip-5").colour[1:])
+    assert green > max(red, blue), "a shade of SCAFFOLD's green"
+    for one, other in (
+        ("MOON(mu=1.0)", "MOON(mu=5.0)"), ("MOON(mu=0.01)", "MOON(mu=10.0)"),
+        ("SCAFFOLD+skip-5", "SCAFFOLD+skip-10"), ("FedSkip-2", "FedSkip-1x10,5"),
+        ("FedSkip-25", "FedSkip-31"),
+    ):  # fmt: skip
+        assert look(one) != look(other)

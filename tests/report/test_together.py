@@ -40,3 +40,14 @@ def test_a_run_that_two_studies_have_counts_once(tmp_path: Path) -> None:
     assert results.scores("a", "FedAvg") == {0: 0.5}
     assert notes == [f"{tmp_path}: a.FedAvg.s0 left out, as another study has it."]
     assert together(studies[:1]) == (studies[0], [])
+
+
+def test_other_data_under_the_same_keys_are_kept_apart(tmp_path: Path) -> None:
+    studies = [recorded(tmp_path, [run("FedAvg", 0, score)]) for score in (0.5, 0.6, 0.7)]
+    for number, one in enumerate(studies):
+        one.settings[0].divisions[0] = {"partition": str(number), "test": 9, "evaluated": 9}
+    results, notes = together(studies)
+    folder = tmp_path.name
+    assert [one.name for one in results.settings] == ["a", f"a ({folder})", f"a ({folder}) 2"]
+    assert [row["last"] for row in results.summary] == [0.5, 0.6, 0.7]
+    assert all("differs from the one before it in its data or their division" in note for note in notes)

@@ -13,10 +13,10 @@ from fedskip.files import write_text
 from fedskip.input.errors import InputError, unknown
 from fedskip.report.canvas import FORMATS
 from fedskip.report.closing import caption, closing, scored
-from fedskip.report.page import write_report
+from fedskip.report.page import verdict, write_report
 from fedskip.report.results import SCORES, Results
 from fedskip.report.together import together
-from fedskip.report.verdict import compared, in_words
+from fedskip.report.verdict import compared
 from fedskip.report.watch import serve
 
 WIDTH = 120  # where there is no terminal to fit
@@ -40,13 +40,15 @@ def report(
     if len(outs) > 1 and to is None:
         raise InputError("--to", "is missing", fix="say where to write the report of several studies")
     results, notes = together([Results.read(out) for out in outs])
-    to, sheets = to or outs[0], {"table": scored(results), "compare": compared(results, baseline, score)}
+    to, sheets = to or outs[0], {"table": scored(results)}
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
     console.print(closing(results))
-    console.print(sheets["compare"])
-    for line in (*in_words(results, baseline, score), *notes):
+    if len(results.labels()) > 1:
+        sheets["compare"] = compared(results, baseline, score)
+        console.print(sheets["compare"])
+    for line in (*verdict(results, baseline=baseline, score=score), *notes):
         console.print(line)
-    write_report(results, to, figures, notes)
+    write_report(results, to, figures, notes, baseline=baseline, score=score)
     if csv:  # as numbers, not as text
         write_text(to / "table.csv", results.table().csv())
         write_text(to / "compare.csv", results.compare(baseline or results.baseline, score=score).csv())

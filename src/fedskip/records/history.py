@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,11 +42,12 @@ class HistoryFile:
         with self.path.open("a", encoding="utf-8") as file:
             os.fsync(file.fileno())
 
-    def cut(self, setting: str, round: int) -> None:
-        """Forget what a setting recorded after a round, and what a kill has cut short."""
+    def cut(self, setting: str, round: int, anew: Collection[str] = ()) -> None:
+        """Forget what a setting recorded after a round, half a line, and runs that start anew."""
         if not self.path.exists():
             return
         kept = [row for row in self.table if row["setting"] != setting or row["round"] <= round]
+        kept = [row for row in kept if row["run"] not in anew]
         self.table = Table(HISTORY, kept)
         write_text(self.path, self.table.csv())
 

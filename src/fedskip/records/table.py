@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,7 +70,7 @@ class Table(Sequence[Row]):
 
     def _repr_html_(self) -> str:
         def line(cells: Iterable[Any], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in cells) + "</tr>"
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
         body = "".join(line((_short(row.get(n)) for n in self.columns), "td") for row in self.rows)
         return f"<table>{line(self.columns, 'th')}{body}</table>"

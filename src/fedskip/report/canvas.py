@@ -27,16 +27,20 @@ def new_axes(layout: Literal["constrained"] | None = "constrained") -> Axes:
 
 
 def finish(axes: Axes, title: str, notes: Sequence[str], *, legend: bool = True) -> Axes:
-    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=18)
-    axes.text(0, 1.02, "; ".join(notes), transform=axes.transAxes, fontsize=7, color=GREY)
+    names = [axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=18)]
+    names.append(axes.text(0, 1.02, "; ".join(notes), transform=axes.transAxes, fontsize=7, color=GREY))
+    names += [axes.xaxis.label, axes.yaxis.label]
     axes.spines[["top", "right"]].set_visible(False)
     if legend:
         axes.grid(alpha=0.25)
         handles, labels = axes.get_legend_handles_labels()
         if handles:
-            axes.legend(
+            beside = axes.legend(
                 handles, labels, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5)
             )
+            names += beside.get_texts()
+    for name in names:  # of methods, settings, metrics: a dollar sign in them is no formula
+        name.set_parse_math(False)
     return axes
 
 

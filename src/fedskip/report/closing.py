@@ -97,16 +97,19 @@ def caption(results: Results) -> str:
 def looked_at(results: Results) -> list[int]:
     """How many test samples were evaluated while training, where these were not all."""
     divisions = [division for setting in results.settings for division in setting.divisions.values()]
-    return sorted({d["evaluated"] for d in divisions if d["evaluated"] < d["test"]})
+    sizes = [(d["evaluated"], d["test"]) for d in divisions if "evaluated" in d and "test" in d]
+    return sorted({evaluated for evaluated, test in sizes if evaluated < test})
 
 
 def tested(results: Results) -> str:
     """How large the test sets are, as the study's folder has it."""
     sizes = {}
     for setting in results.settings:
-        found = {division["test"] for division in setting.divisions.values()}
+        found = {division["test"] for division in setting.divisions.values() if "test" in division}
         if found:
             sizes[setting.name] = " to ".join(f"{size:,}" for size in sorted({min(found), max(found)}))
+    if not sizes:
+        return "an unknown number of test samples"
     if len(set(sizes.values())) == 1:
         return f"{sizes.popitem()[1]} test samples"
     return f"test samples: {', '.join(f'{name} {size}' for name, size in sizes.items())}"
@@ -124,8 +127,7 @@ def _metric(setting: About) -> str:
 
 def _score(results: Results, setting: About, label: str, name: str) -> Text:
     """Over seeds; bold where no other method is known to be higher."""
-    runs = results.summary.where(setting=setting.name, method=label)
-    known = [value for value in runs.column(name) if value is not None]
+    known = [v for v in results.scores(setting.name, label, name).values() if v is not None]
     text = units.scores(known, setting.metric)
     at = last_round(results, setting, label) if name == "last" and not setting.reference else None
     # `final` is not a race: only methods in the middle of a period have one

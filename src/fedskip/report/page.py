@@ -38,18 +38,19 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # what 
 
 
 def write_report(
-    results: Results, to: Path | None = None, form: str = "svg", said: list[str] | None = None
+    results: Results, to: Path | None = None, form: str = "svg", said: Sequence[str] = (), **how: Any
 ) -> None:
     """Write figures/* and report.html into a folder, the study's own unless told otherwise.
 
-    `said`: what has to be known to read the results, on top of what the page says anyway.
+    `said`: what has to be known to read the results, on top of what the page says anyway. `how`: the
+    baseline and the score by which methods are compared.
     """
     to, pictures = to or results.out, Pictures()
     for place, name, words, axes in figures(results):
         picture = drawn(axes, "svg")
         write_bytes(to / "figures" / f"{name}.{form}", picture if form == "svg" else drawn(axes, form))
         pictures.setdefault(place, []).append((words, picture))
-    write_text(to / "report.html", page(results, pictures, said or []))
+    write_text(to / "report.html", page(results, pictures, said, **how))
 
 
 def figures(results: Results) -> Iterator[tuple[str, str, str, Axes]]:
@@ -65,7 +66,7 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Axes]]:
             yield place, name, words, getattr(results.plot, kind)(**how, axes=new_axes(None))
 
 
-def page(results: Results, pictures: Pictures, said: Sequence[str] = (), script: str = "") -> str:
+def page(results: Results, pictures: Pictures, said: Sequence[str] = (), script: str = "", **how: Any) -> str:
     """The page as text.
 
     `script`: what keeps it up to date, a tag with a nonce.
@@ -74,11 +75,11 @@ def page(results: Results, pictures: Pictures, said: Sequence[str] = (), script:
     under_way = "" if results.finished else "<p class=mark>Not finished: these are the numbers so far.</p>"
     parts = [
         f"<h1>{title}</h1>{under_way}{paragraphs([about(results, setting) for setting in results.compared])}",
-        f'<div class="verdict">{paragraphs([*verdict(results), *said])}</div>',
+        f'<div class="verdict">{paragraphs([*verdict(results, **how), *said])}</div>',
         f"<h2>Results</h2>{wide(scored(results).html())}{paragraphs(notes(results), 'dim')}",
     ]
-    if len(results.labels()) > 1:
-        sheet = compared(results)
+    if verdict(results, **how):
+        sheet = compared(results, **how)
         parts.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{wide(sheet.html())}")
     for place, found in pictures.items():
         images = "".join(image(f"{place}: {words}", picture) for words, picture in found)
@@ -116,9 +117,11 @@ def about(results: Results, setting: About) -> str:
     )
 
 
-def verdict(results: Results) -> list[str]:
-    """Who is better than the baseline, in words."""
-    return in_words(results) if len(results.labels()) > 1 else []
+def verdict(results: Results, **how: Any) -> list[str]:
+    """Who is better than the baseline, in words; nothing where there is nothing to compare."""
+    with contextlib.suppress(InputError):
+        return in_words(results, **how) if len(results.labels()) > 1 else []
+    return []
 
 
 def lost(results: Results) -> str:
@@ -165,9 +168,9 @@ def named(value: Any) -> str:
     """A data set, a partition or a model with its options, in one line."""
     if not isinstance(value, dict):
         return str(value).rpartition(".")[2]
-    name, *options = value.items()
-    listed = ", ".join(f"{key} {given}" for key, given in options)
-    return f"{name[1]} ({listed})" if listed else str(name[1])
+    tag = next((key for key in ("name", "kind", "file") if key in value), "")
+    listed = ", ".join(f"{key} {given}" for key, given in value.items() if key != tag)
+    return f"{value.get(tag, '')} ({listed})" if listed else str(value.get(tag))
 
 
 def flattened(keys: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:

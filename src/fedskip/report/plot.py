@@ -15,7 +15,7 @@ import numpy as np
 from fedskip.data import catalogue, heatmap
 from fedskip.data.partitions import Partition
 from fedskip.federation.server import draw_cohort
-from fedskip.input.errors import InputError, unknown
+from fedskip.input.errors import InputError, said, unknown
 from fedskip.methods.period import Period
 from fedskip.records.table import Table
 from fedskip.report import units
@@ -67,20 +67,23 @@ class Plot:
         share = 100.0 if y == "test_accuracy" and about.metric in units.PERCENT else 1.0
         window = self._window(about) if smooth is None else smooth
         drawn: dict[str, np.ndarray] = {}
+        lost: list[str] = []
         for label in self.results.labels(about.name):
-            runs = self.results.histories(about.name, label)
+            runs = self._whole(about, label, lost)
             xs, low, mean, high = band(runs, x, y, window)
             if not len(xs):
                 continue
             seen, every = look(label), max(1, len(xs) // MARKS)
             axes.plot(
                 xs, share * mean, seen.line, color=seen.colour, marker=seen.marker, markersize=4,
-                markevery=every, linewidth=1.4, label=label,
+                markevery=every, linewidth=1.4, label=shown(label),
             )  # fmt: skip
             if len(runs) > 1:
                 axes.fill_between(xs, share * low, share * high, color=seen.colour, alpha=0.15, linewidth=0)
             drawn[label] = share * mean
-        notes = self._references(axes, share) if y == "test_accuracy" else []
+        if y == "test_accuracy":
+            self._references(axes, about, share)
+        notes = [f"without runs that diverged: {', '.join(lost)}"] if lost else []
         up, logarithmic = SHOWN[y]
         axes.set_xlabel("sent, both ways (MB)" if x == "bytes" else x)
         axes.set_ylabel(up.format(metric=units.metric(about.metric)) + (" (%)" if share > 1 else ""))
@@ -101,7 +104,10 @@ class Plot:
 
         `period` takes FedAvg and FedSkip; any other is looked for in the labels, as in `MOON(mu=5.0)`.
         """
-        axes, metric = axes or new_axes(), self.results.compared[0].metric
+        if score not in self.results.summary.columns:
+            raise unknown("score", score, self.results.summary.columns)
+        axes, metric = axes or new_axes(), self._setting(None).metric
+        ticks: set[float] = set()
         share = 100.0 if metric in units.PERCENT else 1.0
         for about in self.results.compared:
             by_title: dict[str, dict[float, list[float]]] = {}
@@ -120,10 +126,11 @@ class Plot:
                         color=None if several else seen.colour, marker=seen.marker, capsize=3, linewidth=1.4,
                         label=f"{title}, {about.name}" if several else title,
                     )  # fmt: skip
-                    axes.set_xticks(xs, [f"{v:g}" for v in xs])
+                    ticks |= set(xs)
         if not axes.has_data():
             fix = "run a grid such as fedskip(period=[3,5,7])"
             raise InputError("parameter", "has no two values in this study", parameter, fix)
+        axes.set_xticks(sorted(ticks), [f"{v:g}" for v in sorted(ticks)])
         axes.set(xlabel="Δ, rounds from merge to merge" if parameter == "period" else parameter)
         axes.set_ylabel(f"{score} test {units.metric(metric)}" + (" (%)" if share > 1 else ""))
         return finish(axes, self.results.name, ["mean ± standard deviation over seeds"])
@@ -135,7 +142,11 @@ class Plot:
         if not file.exists():
             fix = "set client_accuracy=true, for data sets with natural clients"
             raise InputError("clients", "were not measured in this study", str(about.out), fix)
-        rows = Table.read(file).where(setting=about.keys["name"])
+        try:
+            rows = Table.read(file).where(setting=about.keys["name"])
+        except (ValueError, KeyError) as error:
+            raise InputError("clients", f"cannot be read ({said(error)})", str(file)) from error
+        share = 100.0 if about.metric in units.PERCENT else 1.0
         for label in self.results.labels(about.name):
             mine = rows.where(method=label)
             seeds = [sorted(mine.where(seed=s).column("test_accuracy")) for s in set(mine.column("seed"))]
@@ -143,9 +154,11 @@ class Plot:
             curves = [np.interp(grid, np.linspace(0, 1, len(one)), one) for one in seeds if one]
             if curves:
                 seen = look(label)
-                axes.plot(100 * grid, 100 * np.mean(curves, 0), seen.line, color=seen.colour, label=label)
-        axes.set(xlabel="clients, from the worst to the best (%)", ylabel="test accuracy of a client (%)")
-        return finish(axes, about.name, self._seeds(about))
+                mean = share * np.mean(curves, 0)
+                axes.plot(100 * grid, mean, seen.line, color=seen.colour, label=shown(label))
+        up = f"test {units.metric(about.metric)} of a client" + (" (%)" if share > 1 else "")
+        axes.set(xlabel="clients, from the worst to the best (%)", ylabel=up)
+        return finish(axes, about.name, [f"mean of {len(set(rows.column('seed')))} seeds"])
 
     def routing(
         self,
@@ -160,7 +173,10 @@ class Plot:
         about, axes = self._setting(setting), axes or new_axes()
         runs = self.results.summary.where(setting=about.name)
         label = self.results.find(method) if method else skipping(runs)
-        run = next(row for row in runs if row["method"] == label and seed in (None, row["seed"]))
+        found = [row for row in runs if row["method"] == label and seed in (None, row["seed"])]
+        if not found:
+            raise InputError("seed", f"is not one that {label} was run with", seed)
+        run = found[0]
         slots, policy = int(about.keys["cohort"]), about.keys.get("cohort_policy", "uniform")
         clients, rounds = about.clients(run["seed"]), min(rounds, about.rounds)
         visited = [draw_cohort(policy, run["seed"], r, clients, slots) for r in range(rounds)]
@@ -189,12 +205,12 @@ class Plot:
     ) -> Axes:
         """Who has how much of what; only how much where the data set is not on this machine."""
         about, axes = self._setting(setting), axes or new_axes()
-        files = sorted(about.out.glob(f"partition-{about.keys['name']}-*.npz"))
-        if seed is not None:
-            files = [file for file in files if file.stem.endswith(f"-{seed}")]
-        if not files:
+        start = f"partition-{about.keys['name']}-"
+        rests = [file.stem.removeprefix(start) for file in about.out.glob("partition-*.npz")]
+        seeds = sorted(int(rest) for rest in rests if rest.isdecimal() and seed in (None, int(rest)))
+        if not seeds:
             raise InputError("partition", "was not kept in this folder", str(about.out))
-        parts, data = Partition.load(files[0]), about.keys.get("data")
+        parts, data = Partition.load(about.out / f"{start}{seeds[0]}.npz"), about.keys.get("data")
         try:
             found = catalogue.load(**data) if isinstance(data, Mapping) else None
         except InputError:
@@ -204,18 +220,29 @@ class Plot:
         else:
             axes.bar(np.arange(len(parts)), np.sort(parts.sizes)[::-1], color=look("FedSkip-7").colour)
             axes.set(xlabel="client, from the largest", ylabel="training samples")
-        return finish(axes, about.name, [f"{len(parts)} clients"], legend=False)
+        return finish(axes, about.name, [f"{len(parts)} clients, seed {seeds[0]}"], legend=False)
 
     # --- what the figures are made of ----------------------------------------------------------------
 
     def _setting(self, name: str | None) -> About:
-        compared = self.results.compared
-        if name is None:
-            return compared[0]
-        for setting in compared:
-            if setting.name == name:
-                return setting
-        raise unknown("setting", name, [setting.name for setting in compared])
+        """The setting of that name, or the first that is compared; one without results is refused."""
+        names = [setting.name for setting in self.results.compared]
+        for setting in self.results.compared:
+            if name in (None, setting.name):
+                if self.results.labels(setting.name):
+                    return setting
+                raise InputError("setting", "has no results yet", setting.name)
+        raise unknown("setting", name or "", names)
+
+    def _whole(self, about: About, label: str, lost: list[str]) -> list[Table]:
+        """The histories of the runs that did not diverge, or of all if all did; notes in `lost` how many."""
+        runs = self.results.summary.where(setting=about.name, method=label)
+        wild = {run["run"] for run in runs if run["diverged"]}
+        histories = self.results.histories(about.name, label)
+        if not wild or len(wild) == len(runs):
+            return histories
+        lost.append(f"{label} ({len(wild)} of {len(runs)})")
+        return [rows for rows in histories if rows[0]["run"] not in wild]
 
     def _window(self, about: About) -> int:
         labels = self.results.labels(about.name)
@@ -230,9 +257,18 @@ class Plot:
         )
         return [said] if self.results.finished else [said, "not finished"]
 
-    def _references(self, axes: Axes, share: float) -> list[str]:
-        for reference in self.results.settings:
-            known = [v for v in self.results.summary.where(setting=reference.name).column("last") if v]
-            if reference.reference and known:
-                axes.axhline(share * fmean(known), color=GREY, linestyle=(0, (1, 2)), label=reference.name)
-        return []
+    def _references(self, axes: Axes, about: About, share: float) -> None:
+        """Lines at what the references with the same data and metric came to."""
+        for one in self.results.settings:
+            alike = one.metric == about.metric and one.keys.get("data") == about.keys.get("data")
+            for label in self.results.labels(one.name) if one.reference and alike else ():
+                known = [v for v in self.results.scores(one.name, label, "last").values() if v is not None]
+                if known:
+                    axes.axhline(
+                        share * fmean(known), color=GREY, linestyle=(0, (1, 2)), label=shown(one.name)
+                    )
+
+
+def shown(label: str) -> str:
+    """A label that matplotlib does not take for a hidden one."""
+    return f"\u200b{label}" if label.startswith("_") else label

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +18,10 @@ from fedskip.methods.grammar import parse
 from fedskip.records.history import HISTORY, SUMMARY, summarise
 from fedskip.records.provenance import Facts, Folder, settings_of
 from fedskip.records.table import Table
+from fedskip.spec.setting import check_name
+
+# what a row of the history must hold
+NEEDED = ("setting", "run", "method", "seed", "round", "merges", "test_accuracy", "bytes_down", "bytes_up")
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class Recorded:
             raise InputError("out", "holds no study: there is no study.yaml", str(out))
         try:
             return cls._read(out, summary)
-        except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, csv.Error, yaml.YAMLError) as error:
             if isinstance(error, InputError):
                 raise
             rule = f"holds damaged files ({type(error).__name__}: {said(error)})"
@@ -86,6 +93,8 @@ class Recorded:
     def _read(cls, out: Path, summary: Table | None) -> Self:
         folder, history = Folder(out), out / "history.csv"
         study = folder.study()
+        for keys in settings_of(study):
+            check_name(keys["name"])  # it names files
         rows = Table.read(history) if history.exists() else Table(HISTORY)
         noted = folder.record().get("settings") or {}
         settings = tuple(
@@ -96,6 +105,13 @@ class Recorded:
         finished = summary is not None or written.exists()
         if summary is None:
             summary = Table.read(written) if finished else so_far(rows, settings)
+        for table, needed in ((rows, NEEDED), (summary, [*NEEDED[:4], "last", "best", "diverged"])):
+            for number, row in enumerate(table, 2):
+                if not all(name in row for name in needed):
+                    raise ValueError(f"line {number} lacks {', '.join(n for n in needed if n not in row)}")
+        for number, row in enumerate(rows, 2):
+            if any(row[name] is None for name in NEEDED):
+                raise ValueError(f"line {number} of history.csv is not whole")
         if not summary:
             fix = "wait for its first evaluation, or go on with `fedskip resume`"
             raise InputError("out", "holds a study without results yet", str(out), fix)
@@ -110,6 +126,8 @@ class Recorded:
     def baseline(self) -> str:
         """What methods are compared with unless told otherwise: FedAvg, or else the first."""
         labels = self.labels()
+        if not labels:
+            raise InputError("out", "holds nothing to compare: every setting is a reference", str(self.out))
         return "FedAvg" if "FedAvg" in labels else labels[0]
 
     def labels(self, setting: str | None = None) -> list[str]:
@@ -131,11 +149,11 @@ class Recorded:
         return list(self._histories.get((setting, method), {}).values())
 
     def scores(self, setting: str, method: str, score: str = "mean_tail") -> dict[int, float | None]:
-        """What the runs of a method came to, by seed; None where one diverged."""
+        """What the runs of a method came to, by seed; None where one diverged or has no such number."""
         rows = self.summary.where(setting=setting, method=method)
-        return {row["seed"]: None if row["diverged"] else row[score] for row in rows}
+        return {row["seed"]: _finite(row.get(score)) if not row["diverged"] else None for row in rows}
 
-    def find(self, method: str) -> str:
+    def find(self, method: str, field: str = "baseline") -> str:
         """A method that was run, as tables call it; studies' way of writing it will do."""
         labels = self.labels()
         for label in labels:
@@ -144,10 +162,13 @@ class Recorded:
         try:
             [found] = parse(method)
         except (InputError, ValueError):
-            raise unknown("baseline", method, labels) from None
-        if found.label not in labels:
-            raise unknown("baseline", found.label, labels)
-        return found.label
+            raise unknown(field, method, labels) from None
+        names = [one.name for one in dataclasses.fields(found)]
+        called = {found.label, found.label_with(names), *(found.label_with([name]) for name in names)}
+        for label in labels:  # in a grid, what is at its default is shown, too
+            if label in called:
+                return label
+        raise unknown(field, found.label, labels)
 
 
 def so_far(history: Table, settings: Iterable[About]) -> Table:
@@ -159,3 +180,7 @@ def so_far(history: Table, settings: Iterable[About]) -> Table:
         about = {name: mine[0][name] for name in ("setting", "run", "method", "period", "seed")}
         rows.append(about | summarise(mine, rounds=rounds[mine[0]["setting"]]) | {"diverged": False})
     return Table(SUMMARY, rows)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

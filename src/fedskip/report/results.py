@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from fedskip.input.errors import require, unknown
+from fedskip.input.errors import InputError, require, unknown
 from fedskip.records.table import Row, Table
 from fedskip.report.plot import Plot
 from fedskip.report.recorded import Recorded
@@ -30,10 +30,18 @@ class Results(Recorded):
     def leaders(self, setting: str, score: str = "mean_tail", level: float = LEVEL) -> list[str]:
         """The methods that are not told apart from the one with the highest mean.
 
-        With one seed it stands alone. A method of which a run diverged is not among them.
+        With one seed it stands alone. A method of which a run diverged, or which lacks seeds that others
+        have, is not among them.
         """
+        if score not in (*SCORES, "final"):
+            raise unknown("score", score, SCORES)
         scores = {label: self.scores(setting, label, score) for label in self.labels(setting)}
-        means = {label: fmean(known) for label, mine in scores.items() if (known := _whole(mine))}
+        most = max(map(len, scores.values()), default=0)
+        means = {
+            label: fmean(known)
+            for label, mine in scores.items()
+            if len(mine) == most and (known := _whole(mine))
+        }
         if not means:
             return []
         best = max(means, key=means.__getitem__)
@@ -53,7 +61,7 @@ class Results(Recorded):
                 row: Row = {"setting": setting.name, "method": label, "seeds": len(runs)}
                 row["diverged"] = sum(map(bool, runs.column("diverged")))
                 for name in (*SCORES, "final"):
-                    row[name], row[f"{name}_std"] = _spread(runs.column(name))
+                    row[name], row[f"{name}_std"] = _spread(self.scores(setting.name, label, name).values())
                 for name in ("rounds", "merges", "bytes_total"):
                     row[name] = _spread(runs.column(name))[0]
                 rows.append(row)
@@ -92,6 +100,8 @@ class Results(Recorded):
                 found = difference(mine, scores[baseline], level, bootstrap=bootstrap)
                 row = {"setting": setting.name, "method": label, "mean": _spread(mine.values())[0]}
                 rows.append(row | _shown(found, label == baseline) | {"rank": placed[label]})
+        if rows and all(row["mean"] is None for row in rows):
+            raise InputError("score", "was not measured in this study", score)
         if len(self.compared) > 1:
             rows += _over_settings(rows)
         return Table(rows[0] if rows else (), rows)
@@ -102,20 +112,21 @@ class Results(Recorded):
         Args:
             target: a test accuracy from 0 to 1; or a method, whose best at the same seed is the target.
         """
-        label = self.find(target) if isinstance(target, str) else None
+        label = self.find(target, "target") if isinstance(target, str) else None
         rows: list[Row] = []
         for setting in self.compared:
             bests = self.scores(setting.name, label, "best") if label else {}
             for method in self.labels(setting.name):
                 runs = self.summary.where(setting=setting.name, method=method)
                 histories = {one[0]["run"]: one for one in self.histories(setting.name, method)}
-                reached = []
+                reached, seeds = [], 0
                 for run in runs:
                     goal = bests.get(run["seed"]) if label else target
+                    seeds += goal is not None  # where the other diverged, there is nothing to reach
                     first = None if goal is None else first_at(histories.get(run["run"], ()), float(goal))
                     reached += [first] if first else []
                 row: Row = {"setting": setting.name, "method": method, "target": label or target}
-                row |= {"seeds": len(runs), "reached": len(reached)}
+                row |= {"seeds": seeds, "reached": len(reached)}
                 for name in ("rounds", "merges", "bytes"):
                     row[name], row[f"{name}_std"] = _spread(first[name] for first in reached)
                 rows.append(row)
@@ -131,16 +142,18 @@ def first_at(history: Iterable[Row], goal: float) -> Row | None:
     return None
 
 
-def mean_ranks(scores: Mapping[str, Scores]) -> dict[str, float]:
-    """The rank of each method, 1 being the highest, averaged over seeds."""
-    seeds = sorted({seed for of_method in scores.values() for seed in of_method})
-    at = [ranks({label: mine.get(seed) for label, mine in scores.items()}) for seed in seeds]
-    return {label: fmean(one[label] for one in at) for label in scores}
+def mean_ranks(scores: Mapping[str, Scores]) -> dict[str, float | None]:
+    """The rank of each method, 1 being the highest, averaged over the seeds that all methods have."""
+    seeds = sorted(set.intersection(*(set(mine) for mine in scores.values())))
+    at = [ranks({label: mine[seed] for label, mine in scores.items()}) for seed in seeds]
+    return {label: fmean(one[label] for one in at) if at else None for label in scores}
 
 
 def _shown(found: Difference, is_baseline: bool) -> Row:
     words = {1: "better", -1: "worse", 0: "not told apart"}[found.sign]
-    if found.low is None:
+    if found.missing:
+        words = f"diverged at {found.missing} of {found.missing + found.seeds} seeds"
+    elif found.low is None:
         words = "one seed tells nothing" if found.seeds == 1 else "no seed to compare"
     return {
         "seeds": found.seeds, "difference": found.mean, "low": found.low, "high": found.high,
@@ -153,7 +166,8 @@ def _over_settings(rows: list[Row]) -> list[Row]:
     for label in dict.fromkeys(row["method"] for row in rows):
         mine = [row for row in rows if row["method"] == label]
         sums = {name: sum(row[name] for row in mine) for name in ("seeds", "wins", "losses")}
-        rank = fmean(row["rank"] for row in mine)
+        known = [row["rank"] for row in mine if row["rank"] is not None]
+        rank = fmean(known) if known else None
         found.append(dict.fromkeys(mine[0]) | {"setting": ALL, "method": label, **sums, "rank": rank})
     return found
 

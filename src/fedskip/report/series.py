@@ -48,7 +48,10 @@ def point(row: Row, parameter: str) -> tuple[str, float] | None:
         plain = label == "FedAvg" or label.startswith("FedSkip-")
         return ("FedSkip", float(row["period"])) if plain and str(row["period"]).isdecimal() else None
     found = re.search(rf"[(, ]{re.escape(parameter)}=([-+.\de]+)[,)]", label)
-    return (label.partition("(")[0], float(found[1])) if found else None
+    if not found:
+        return None
+    rest = re.sub(rf"(, )?{re.escape(parameter)}=[^,)]+", "", label).replace("(, ", "(").replace("()", "")
+    return rest, float(found[1])  # other hyper-parameters stay in the title
 
 
 def skipping(runs: Sequence[Row]) -> str:

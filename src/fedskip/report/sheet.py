@@ -1,8 +1,7 @@
-"""A table of text: on a terminal, where it is folded between columns; as Markdown, LaTeX and CSV."""
+"""A table of text: on a terminal, where it is folded between columns; as Markdown, LaTeX and HTML."""
 
-import csv
 import html
-import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -66,7 +65,7 @@ class Sheet:
         """For a README or an issue; what is best is bold."""
 
         def cell(text: Text) -> str:
-            plain = text.plain.replace("|", "\\|")
+            plain = re.sub(r"([|*`])", r"\\\1", text.plain).replace("<", "&lt;")
             return f"**{plain}**" if text.style == BEST else plain
 
         rule = ["---"] * self.names + ["---:"] * (len(self.headers) - self.names)
@@ -103,13 +102,6 @@ class Sheet:
         ]
         lines = "".join(f"<tr>{line}</tr>" for line in body)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-
-    def csv(self) -> str:
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.headers)
-        writer.writerows([cell.plain for cell in row] for row in self.rows if row)
-        return out.getvalue()
 
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}

@@ -27,6 +27,7 @@ class Difference:
     high: float | None
     wins: int  # seeds at which it is higher; one that has no score has lost
     losses: int
+    missing: int = 0  # seeds at which only the other has a score: its own run diverged
 
     @property
     def sign(self) -> int:
@@ -49,6 +50,7 @@ def difference(one: Scores, other: Scores, level: float = LEVEL, *, bootstrap: b
         high,
         wins=sum(d > 0 for d in found) + sum(b is None and a is not None for a, b in pairs),
         losses=sum(d < 0 for d in found) + sum(a is None and b is not None for a, b in pairs),
+        missing=sum(a is None and b is not None for a, b in pairs),
     )
 
 
@@ -75,7 +77,7 @@ def bootstrap_interval(values: Sequence[float], level: float = LEVEL) -> Interva
         return None, None
     drawn = stream("bootstrap").integers(0, n, (RESAMPLES, n))
     means = sorted(fmean(values[i] for i in row) for row in drawn)
-    tail = int((1 - level) / 2 * RESAMPLES)
+    tail = round((1 - level) / 2 * RESAMPLES)
     return means[tail], means[-1 - tail]
 
 

@@ -19,7 +19,7 @@ KNOWN = {
     "FedAvgM": ("#a08c00", "X"), "FedAdam": ("#8c564b", "*"),
 }  # fmt: skip
 OTHERS = ("#7f3c8d", "#11a579", "#b5651d", "#3969ac", "#80ba5a", "#e73f74")  # for a user's own
-MARKERS = ("<", ">", "p", "h", "d", "8")
+MARKERS = ("<", ">", "p", "h", "d", "8", "H", "1", "2", "3", "4", "+", "x")
 PERIODS = {3: "o", 5: "s", 7: "^", 10: "D", 15: "v", 20: "P"}  # markers of FedSkip
 LIGHT, DARK = (0x6A, 0xAE, 0xE0), (0x08, 0x2A, 0x54)  # of FedSkip
 LONGEST = 20  # the period that is darkest
@@ -52,13 +52,14 @@ def look(label: str) -> Look:
     if name == "FedSkip" and rule:
         period = int(rule) if rule.isdecimal() else 2  # a rule such as 1x10,5 is the lightest
         shade = _mixed(LIGHT, DARK, log(max(period, 2) / 2) / log(LONGEST / 2))
-        return Look(shade, PERIODS.get(period, MARKERS[period % len(MARKERS)]))
+        return Look(shade, PERIODS.get(period) or MARKERS[key("look", rule) % len(MARKERS)])
     number = key("look", title)
     own = (OTHERS[number % len(OTHERS)], MARKERS[number % len(MARKERS)])
     colour, marker = KNOWN.get(title, own)
-    if options:
-        number = key("look", options)
-        marker, colour = MARKERS[number % len(MARKERS)], _darker(colour, SHADES[number % len(SHADES)])
+    if options or skips:
+        number = key("look", f"{skips}{options}")
+        marker = MARKERS[number % len(MARKERS)]
+        colour = _darker(colour, SHADES[number // len(MARKERS) % len(SHADES)])
     return Look(colour, marker, "--" if skips else "-")
 
 

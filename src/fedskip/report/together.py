@@ -1,5 +1,6 @@
 """Several studies as one: runs of the same setting are put together, and what differs is said."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,11 +30,12 @@ def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
     notes: list[str] = []
     for study in studies:
         for setting in study.settings:
-            known = next((one for one in settings if _core(one.keys) == _core(setting.keys)), None)
-            if known is None:
-                known = _named(setting, study, settings, notes)
-                settings.append(known)
-            known.divisions.update(setting.divisions)
+            at = next((i for i, one in enumerate(settings) if alike(one, setting)), None)
+            if at is None:
+                settings.append(_named(setting, study, settings, notes))
+                at = len(settings) - 1
+            known = replace(settings[at], divisions=settings[at].divisions | setting.divisions)
+            settings[at] = known
             notes += _taken(study, setting.name, known.name, history, summary)
     if all(one.reference for one in settings):
         raise InputError("OUT", "hold nothing to compare: every setting is a reference")
@@ -41,6 +43,12 @@ def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
     finished = all(study.finished for study in studies)
     rows, runs = Table(HISTORY, history), Table(SUMMARY, summary)
     return Results(first.out, rows, runs, names, tuple(settings), finished), notes
+
+
+def alike(one: About, other: About) -> bool:
+    """Whether runs of two settings may stand in one table: the same keys, and the same divisions."""
+    same = all(one.divisions[s] == d for s, d in other.divisions.items() if s in one.divisions)
+    return same and _core(one.keys) == _core(other.keys)
 
 
 def _core(keys: Facts) -> Facts:
@@ -52,9 +60,13 @@ def _named(setting: About, study: Results, settings: Sequence[About], notes: lis
     namesake = next((one for one in settings if one.name == setting.name), None)
     if namesake is None:
         return setting
-    apart = differences(namesake.keys, setting.keys)
+    apart = differences(namesake.keys, setting.keys) or ["its data or their division"]
     notes.append(f"{study.out}: {setting.name} differs from the one before it in {'; '.join(apart)}.")
-    return replace(setting, called=f"{setting.name} ({study.out.name})")
+    taken, called = {one.name for one in settings}, f"{setting.name} ({study.out.resolve().name})"
+    numbers = (f"{called} {n}" for n in itertools.count(2))
+    return replace(
+        setting, called=called if called not in taken else next(n for n in numbers if n not in taken)
+    )
 
 
 def differences(one: Facts, other: Facts, at: str = "") -> list[str]:

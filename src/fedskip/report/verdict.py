@@ -28,7 +28,7 @@ def compared(results: Results, baseline: str | None = None, score: str = "mean_t
 
 
 def _cells(row: Row, metric: str) -> list[str]:
-    rank = f"{row['rank']:.2f}"
+    rank = units.NONE if row["rank"] is None else f"{row['rank']:.2f}"
     if row["verdict"] == "baseline":
         return [*[units.NONE] * 4, rank, "baseline"]
     apart, low, high = (units.difference(row[name], metric) for name in ("difference", "low", "high"))
@@ -56,8 +56,13 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
             if (chosen := [row for row in rows if row["verdict"] == verdict])
             for verb in ["is" if len(chosen) == 1 else "are"]
         ]  # fmt: skip
-        if not said:
-            said = [f"one seed does not tell a difference from {label} from chance"]
+        said += [f"{row['method']} {row['verdict']}" for row in rows if row["verdict"].startswith("diverged")]
+        alone = [row["method"] for row in rows if row["verdict"] == "one seed tells nothing"]
+        if alone:
+            of = "" if len(alone) == len(rows) else f" of {_listed(alone)}"
+            said.append(f"one seed{of} does not tell a difference from {label} from chance")
+        none = [row["method"] for row in rows if row["verdict"] == "no seed to compare"]
+        said += [f"{_listed(none)} cannot be compared: no seed has a score of both"] if none else []
         sentences.append(start + "; ".join(said) + ".")
     return sentences
 

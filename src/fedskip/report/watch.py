@@ -6,6 +6,7 @@ twice a second and says when there is something new. A page is rendered once for
 
 from __future__ import annotations
 
+import contextlib
 import html
 import secrets
 import threading
@@ -20,7 +21,8 @@ from fedskip.report.page import Pictures, figures, page
 from fedskip.report.results import Results
 
 LOOK, BEAT = 0.5, 15.0  # seconds from one look at the folder to the next, and between signs of life
-HERE = ("127.0.0.1", "localhost", "[::1]")
+PAUSE = 3.0  # times that a page takes to render, before the next one
+HERE = ("127.0.0.1", "localhost")
 
 
 class Watched:
@@ -30,18 +32,24 @@ class Watched:
         self.out, self.nonce = out, secrets.token_urlsafe(16)
         self._lock = threading.Lock()  # matplotlib's settings are the process's
         self._rendered = ("", b"")
+        self.took = 0.0  # seconds, the last time it was rendered
 
     def stamp(self) -> str:
         """Changes when the study has something new."""
         files = [self.out / name for name in ("study.yaml", "history.csv", "summary.csv")]
-        known = [file.stat() for file in files if file.exists()]
+        known = []
+        for file in files:
+            with contextlib.suppress(OSError):  # it may just be written anew
+                known.append(file.stat())
         return "-".join(f"{stat.st_mtime_ns:x}.{stat.st_size:x}" for stat in known) or "none"
 
     def page(self) -> bytes:
         with self._lock:
             stamp = self.stamp()
             if self._rendered[0] != stamp:
+                began = time.monotonic()
                 self._rendered = stamp, self._render(stamp).encode()
+                self.took = time.monotonic() - began
             return self._rendered[1]
 
     def _render(self, stamp: str) -> str:
@@ -54,7 +62,7 @@ class Watched:
             for place, _, words, axes in figures(results):
                 pictures.setdefault(place, []).append((words, drawn(axes, "svg")))
             return page(results, pictures, script=script)
-        except InputError as error:  # such as: there are no results yet
+        except Exception as error:  # such as: there are no results yet; the next row may mend it
             words = html.escape(str(error))
             return f"<!doctype html><meta charset=utf-8><title>fedskip</title><p>{words}</p>{script}"
 
@@ -73,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         host = self.headers.get("Host", "")
-        if (host.rpartition(":")[0] or host) not in HERE:
+        if (host.rpartition(":")[0] or host).lower() not in HERE:
             self.send_error(403, "only localhost is answered")  # a name that someone pointed here
         elif self.path == "/":
             self._answer("text/html; charset=utf-8", self.watched.page())
@@ -102,6 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         told, beat = "", time.monotonic()
         try:
             while True:
+                time.sleep(max(LOOK, PAUSE * self.watched.took))  # so that training has most of the machine
                 stamp = self.watched.stamp()
                 if stamp != told:
                     self.wfile.write(f"data: {stamp}\n\n".encode())
@@ -110,7 +119,6 @@ class Handler(BaseHTTPRequestHandler):
                     self.wfile.write(b": still here\n\n")  # fails where the tab is closed
                     beat = time.monotonic()
                 self.wfile.flush()
-                time.sleep(LOOK)
         except OSError:
             pass
 

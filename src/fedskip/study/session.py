@@ -47,6 +47,7 @@ class Session:
         names = [standing.name for standing in self.standings]
         self.place: Place = Apart(self.groups, names) if number > 1 else Here(self.groups)
         self.round = 0  # that all runs have done
+        self.new: list[str] = []  # runs that start at round 0, although others go on
 
     def facts(self) -> Facts:
         """What the setting resolved to: what shapes its arithmetic, and its data in numbers."""
@@ -84,6 +85,7 @@ class Session:
             if missing and not anyway:
                 fix = "bring back the study that it is of, or start the run anew with --anyway"
                 raise InputError("checkpoint", f"holds no run {missing[0]}", str(file), fix)
+            self.new = missing
             known = [standing for standing in self.standings if standing.name not in missing]
             self.round = notes["round"]
             self.judge.began -= notes["seconds"]

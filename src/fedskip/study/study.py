@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import logging
 import os
 import signal
 import threading
@@ -29,6 +30,8 @@ from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versio
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
 from fedskip.study.session import Session
+
+log = logging.getLogger(__name__)
 
 NO_LIMIT = 1 << 62  # rows
 
@@ -170,7 +173,7 @@ class Study:
                 with contextlib.closing(session):
                     session.restore(self.out / "checkpoints", anyway)
                     (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
-                    history.cut(one.setting.name, session.round)
+                    history.cut(one.setting.name, session.round, session.new)
                     progress.setting(session.course(), history.table.where(setting=one.setting.name))
                     for round in session.train(self.out / "checkpoints", history, progress.recorded):
                         progress.checkpoint(round)
@@ -186,9 +189,12 @@ class Study:
                     torch.cuda.empty_cache()  # the next setting looks how much memory there is
         if clients:
             write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
-        results = Results.read(self.out, Table(SUMMARY, summary))
-        write_report(results)
-        write_text(self.out / "summary.csv", results.summary.csv())  # last: with it the study is finished
+        write_text(self.out / "summary.csv", Table(SUMMARY, summary).csv())  # with it the study is finished
+        results = Results.read(self.out)
+        try:
+            write_report(results)
+        except Exception as error:  # what was trained is not lost to a picture that cannot be drawn
+            log.warning("report.html was not written (%s: %s)", type(error).__name__, error)
         return results
 
     def _session(
