@@ -26,6 +26,16 @@ def test_the_page_follows_what_is_asked_for(quickstart, tmp_path):
     assert "Differences (best, against FedSkip-2)" in (tmp_path / "report.html").read_text()
 
 
+def test_a_study_of_which_every_run_diverged_has_a_report(quickstart, tmp_path):
+    out = shutil.copytree(quickstart[0], tmp_path / "s")
+    (out / "summary.csv").write_text((out / "summary.csv").read_text().replace("False", "True"))
+    code, shown, _ = call("report", out, "--csv", "--to", tmp_path / "to")
+    assert (code, "1 of 1" in shown) == (0, True)
+    assert "Runs that diverged" in (tmp_path / "to" / "report.html").read_text()
+    code, _, said = call("report", out, "--baseline", "fedavg", "--to", tmp_path / "to")
+    assert (code, said.startswith("error: score was not measured in this study")) == (2, True)
+
+
 def test_a_study_that_is_not_finished_is_marked(quickstart, tmp_path):
     out = shutil.copytree(quickstart[0], tmp_path / "s")
     (out / "summary.csv").unlink()

@@ -20,6 +20,7 @@ from fedskip.report.verdict import compared
 from fedskip.report.watch import serve
 
 WIDTH = 120  # where there is no terminal to fit
+SCORE = "mean_tail"
 
 
 def report(
@@ -27,7 +28,7 @@ def report(
     baseline: Annotated[
         str | None, typer.Option(help="The method that others are compared with; by default FedAvg.")
     ] = None,
-    score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = "mean_tail",
+    score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = SCORE,
     figures: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="Their format.")] = "svg",
     latex: Annotated[bool, typer.Option("--latex", help="Also write table.tex and compare.tex.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Also write table.md, compare.md.")] = False,
@@ -43,7 +44,8 @@ def report(
     to, sheets = to or outs[0], {"table": scored(results)}
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
     console.print(closing(results))
-    if len(results.labels()) > 1:
+    asked = baseline is not None or score != SCORE
+    if asked or verdict(results):  # else there is nothing to compare, which is no error unless asked for
         sheets["compare"] = compared(results, baseline, score)
         console.print(sheets["compare"])
     for line in (*verdict(results, baseline=baseline, score=score), *notes):
@@ -51,6 +53,7 @@ def report(
     write_report(results, to, figures, notes, baseline=baseline, score=score)
     if csv:  # as numbers, not as text
         write_text(to / "table.csv", results.table().csv())
+    if csv and "compare" in sheets:
         write_text(to / "compare.csv", results.compare(baseline or results.baseline, score=score).csv())
     for name, sheet in sheets.items():
         if latex:
