@@ -42,8 +42,8 @@ class Look:
 def look(label: str) -> Look:
     """How the method that tables call `label` looks.
 
-    >>> look("FedAvg"), look("SCAFFOLD+skip-5")
-    (Look(colour='#6b6b6b', marker='o', line='-'), Look(colour='#009e73', marker='^', line='--'))
+    >>> look("FedAvg"), look("SCAFFOLD+skip-5").line
+    (Look(colour='#6b6b6b', marker='o', line='-'), '--')
     """
     found = _LABEL.fullmatch(label)
     assert found is not None, "any text is a label"
