@@ -24,6 +24,9 @@ def test_latex_is_escaped_and_has_rules() -> None:
     assert r"My\_1 \& co| & \textbf{50.00 $\pm$ 1.00} \\" in lines
     assert lines.index(r"\midrule", lines.index(r"\midrule") + 1) == len(lines) - 5
     assert r"central & -- \\" in lines
+    odd = Sheet("", ["[a]", "b"], 1, [[Text("[x<y]"), Text("1")]])
+    assert r"{[}x$<$y] & 1 \\" in odd.latex(), "a bracket after a line's end would be its argument"
+    assert Sheet("", ["a", "b"], 1, []).folded(80) == [[0, 1]]
 
 
 def test_columns_that_fit_stay_together() -> None:

@@ -31,7 +31,6 @@ class About:
     keys: Facts
     out: Path  # the folder of its study
     divisions: dict[int, Facts] = field(default_factory=dict)  # in numbers, by partition seed
-
     called: str = ""  # where several studies are looked at together and it has a namesake
 
     @property
@@ -73,16 +72,12 @@ class Recorded:
     finished: bool = True  # else the tables hold what there is so far
 
     @classmethod
-    def read(cls, out: Path, summary: Table | None = None) -> Self:
-        """What a folder holds, whatever made it and however far it came; reading changes nothing in it.
-
-        Args:
-            summary: of a study that has just ended, before it is written.
-        """
+    def read(cls, out: Path) -> Self:
+        """What a folder holds, whatever made it and however far it came; reading changes nothing in it."""
         if not Folder(out).file.exists():
             raise InputError("out", "holds no study: there is no study.yaml", str(out))
         try:
-            return cls._read(out, summary)
+            return cls._read(out)
         except (ValueError, KeyError, TypeError, AttributeError, csv.Error, yaml.YAMLError) as error:
             if isinstance(error, InputError):
                 raise
@@ -90,7 +85,7 @@ class Recorded:
             raise InputError("out", rule, str(out), "bring back study.yaml and history.csv") from error
 
     @classmethod
-    def _read(cls, out: Path, summary: Table | None) -> Self:
+    def _read(cls, out: Path) -> Self:
         folder, history = Folder(out), out / "history.csv"
         study = folder.study()
         for keys in settings_of(study):
@@ -102,9 +97,8 @@ class Recorded:
             for keys in settings_of(study)
         )
         written = out / "summary.csv"  # with it a study is finished
-        finished = summary is not None or written.exists()
-        if summary is None:
-            summary = Table.read(written) if finished else so_far(rows, settings)
+        finished = written.exists()
+        summary = Table.read(written) if finished else so_far(rows, settings)
         for table, needed in ((rows, NEEDED), (summary, [*NEEDED[:4], "last", "best", "diverged"])):
             for number, row in enumerate(table, 2):
                 if not all(name in row for name in needed):

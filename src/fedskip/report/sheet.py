@@ -32,7 +32,7 @@ class Sheet:
     def folded(self, width: int) -> list[list[int]]:
         """The columns of each part: as many as fit beside the names, and at least one."""
         room = [
-            GAP + max(cell_len(header), *(row[i].cell_len for row in self.rows if row))
+            GAP + max([cell_len(header), *(row[i].cell_len for row in self.rows if row)])
             for i, header in enumerate(self.headers)
         ]
         parts: list[list[int]] = []
@@ -105,12 +105,8 @@ class Sheet:
 
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_SPECIAL |= {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
-    "±": r"$\pm$",
-    "–": "--",
-    "−": "$-$",
-    "Δ": r"$\Delta$",
-}
+_SPECIAL |= {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"<": "$<$", ">": "$>$", "[": "{[}"}
+_SPECIAL |= {"±": r"$\pm$", "–": "--", "−": "$-$", "Δ": r"$\Delta$", "β": r"$\beta$"}
 
 
 def _latex(text: str) -> str:

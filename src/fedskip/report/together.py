@@ -63,10 +63,8 @@ def _named(setting: About, study: Results, settings: Sequence[About], notes: lis
     apart = differences(namesake.keys, setting.keys) or ["its data or their division"]
     notes.append(f"{study.out}: {setting.name} differs from the one before it in {'; '.join(apart)}.")
     taken, called = {one.name for one in settings}, f"{setting.name} ({study.out.resolve().name})"
-    numbers = (f"{called} {n}" for n in itertools.count(2))
-    return replace(
-        setting, called=called if called not in taken else next(n for n in numbers if n not in taken)
-    )
+    names = itertools.chain([called], (f"{called} {n}" for n in itertools.count(2)))
+    return replace(setting, called=next(name for name in names if name not in taken))
 
 
 def differences(one: Facts, other: Facts, at: str = "") -> list[str]:
