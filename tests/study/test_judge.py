@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor, nn
 
 from fedskip import FedAvg, FedProx, Scaffold
-from studies import numbered, numbers, study
+from studies import numbered, numbers, study, toy
 
 
 def test_summary_numbers(tmp_path: Path) -> None:
@@ -58,6 +59,26 @@ def test_divergence_is_contained(tmp_path: Path) -> None:
         tmp_path / "wild", methods=[FedAvg(), FedProx(mu=1e30), Scaffold()], seeds=1, engine="loop"
     ).resume()
     assert (tmp_path / "wild" / "summary.csv").read_text() == (tmp_path / "summary.csv").read_text()
+
+
+@pytest.mark.parametrize("period", [1, 4])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_visit_that_broke_a_run_is_named(tmp_path: Path, processes: int, period: int) -> None:
+    """No model fits what client 3 has. A resume in the middle of a period knows of it, too."""
+    data = toy()
+    data.samples.x[data.owner == 3] = 1e30  # type: ignore[attr-defined]
+    data.samples.y[data.owner == 3] = torch.arange(24) % 2  # type: ignore[attr-defined]
+    keys = {
+        "data": data, "model": nn.Linear(2, 2), "methods": [FedAvg(period=period), FedProx(period=period)],
+        "seeds": 1, "cohort": 2, "cohort_policy": "cyclic", "eval_every": 2, "checkpoint_every": 1,
+        "processes": processes,
+    }  # fmt: skip
+    results = study(tmp_path / "whole", rounds=8, **keys).run()
+    for row in results.summary:
+        assert (row["diverged"], row["broke_round"], row["broke_client"]) == (True, 3, 3)
+    study(tmp_path / "out", rounds=3, **keys).run()
+    study(tmp_path / "out", rounds=3, **keys).resume(rounds=8)
+    assert (tmp_path / "out" / "summary.csv").read_text() == (tmp_path / "whole" / "summary.csv").read_text()
 
 
 def test_a_metric_may_be_undefined(tmp_path: Path) -> None:

@@ -5,16 +5,24 @@
 stretch of one round is played in lock-step; in a longer one each slot runs ahead to its next client.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedskip.engine.task import Job, Trained
 from fedskip.federation.clients import Clients
 from fedskip.federation.server import Outcome, Saved, Server
 from fedskip.methods.base import State
 from fedskip.models.vector import on
+
+
+class Broke(NamedTuple):
+    """A visit that did not end in numbers."""
+
+    round: int  # counted from 1
+    client: int
 
 
 class Run:
@@ -39,6 +47,12 @@ class Run:
         self.round = 0  # rounds that all slots have done
         self.steps = 0  # client-steps done
         self.diverged = False  # then no more visits start
+        self.broke: Broke | None = (
+            None  # the first visit whose loss was not finite, once `look_back` has seen it
+        )
+        self._losses: list[
+            tuple[int, np.ndarray, Tensor]
+        ] = []  # round, clients, and what nobody has looked at
         self._stretch: Ahead | None = None
 
     def ready(self, until: int) -> list[Job]:
@@ -87,8 +101,19 @@ class Run:
         orders, routes = trained.job.orders.take(trained.ks), trained.routes
         self.server.absorb(orders, self.clients.end(orders, routes, trained.y, trained.loss))
         self.steps += sum(route.steps for route in routes)
+        self._losses.append((orders.round, orders.clients, trained.loss))
         slots: np.ndarray = orders.slots
         return slots
+
+    def look_back(self) -> Broke | None:
+        """The first visit whose training loss was not finite. Asking for it makes a GPU wait."""
+        unseen, self._losses = self._losses, []
+        if unseen and self.broke is None:
+            fine = torch.cat([loss for *_, loss in unseen]).isfinite().cpu().numpy()
+            visits = [Broke(round + 1, int(client)) for round, clients, _ in unseen for client in clients]
+            bad = [visit for visit, ok in zip(visits, fine, strict=True) if not ok]
+            self.broke = min(bad, key=lambda visit: visit.round, default=None)
+        return self.broke
 
     def meetings(self, until: int) -> list[int]:
         """The rounds after which all slots are together, from the start."""

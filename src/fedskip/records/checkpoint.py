@@ -46,6 +46,18 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "checkpoint", "is damaged: its bytes are not what its name says", str(path),
             "delete it to resume from the one before it, or from the start if there is none",
         )  # fmt: skip
+    return load(content), _notes(content)
+
+
+def read_notes(path: Path) -> dict[str, Any]:
+    """The notes of a checkpoint alone, which stand before its tensors; nothing is checked."""
+    with path.open("rb") as file:
+        length = file.read(8)
+        return _notes(length + file.read(int.from_bytes(length, "little")))
+
+
+def _notes(content: bytes) -> dict[str, Any]:
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
-    return load(content), json.loads(header["__metadata__"]["notes"])
+    notes: dict[str, Any] = json.loads(header["__metadata__"]["notes"])
+    return notes

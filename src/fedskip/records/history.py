@@ -17,7 +17,8 @@ HISTORY = (
 )  # fmt: skip
 SUMMARY = (
     "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final",
-    "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test",
+    "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test", "broke_round",
+    "broke_client",
 )  # fmt: skip
 TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 

@@ -125,12 +125,15 @@ def verdict(results: Results, **how: Any) -> list[str]:
 
 
 def lost(results: Results) -> str:
-    """The runs that diverged, and the last round that was recorded of each."""
-    rows = [row for row in results.summary if row["diverged"]]
-    if not rows:
-        return ""
-    items = "".join(f"<li>{html.escape(row['run'])}, after round {row['rounds']}</li>" for row in rows)
-    return f"<h2>Runs that diverged</h2><ul>{items}</ul>"
+    """The runs that diverged, where each broke, and what is left of it."""
+    items = []
+    for row in results.summary:
+        if row["diverged"]:
+            at, client = row.get("broke_round"), row.get("broke_client")
+            where = "its losses were finite" if at is None else f"in round {at}, at client {client}"
+            items.append(f"{row['run']}: {where}; its numbers are of the first {row['rounds']} rounds")
+    listed = "".join(f"<li>{html.escape(item)}</li>" for item in items)
+    return f"<h2>Runs that diverged</h2><ul>{listed}</ul>" if items else ""
 
 
 def setup(results: Results) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import math
@@ -15,6 +16,7 @@ import yaml
 
 from fedskip.input.errors import InputError, said, unknown
 from fedskip.methods.grammar import parse
+from fedskip.records.checkpoint import found, read_notes
 from fedskip.records.history import HISTORY, SUMMARY, summarise
 from fedskip.records.provenance import Facts, Folder, settings_of
 from fedskip.records.table import Table
@@ -98,7 +100,7 @@ class Recorded:
         )
         written = out / "summary.csv"  # with it a study is finished
         finished = written.exists()
-        summary = Table.read(written) if finished else so_far(rows, settings)
+        summary = Table.read(written) if finished else so_far(rows, settings, out / "checkpoints")
         for table, needed in ((rows, NEEDED), (summary, [*NEEDED[:4], "last", "best", "diverged"])):
             for number, row in enumerate(table, 2):
                 if not all(name in row for name in needed):
@@ -165,14 +167,22 @@ class Recorded:
         raise unknown(field, found.label, labels)
 
 
-def so_far(history: Table, settings: Iterable[About]) -> Table:
-    """The summary of runs that are under way, from their history."""
+def so_far(history: Table, settings: Iterable[About], checkpoints: Path) -> Table:
+    """The summary of runs that are under way, from their history; a checkpoint knows which have diverged."""
     rounds = {setting.name: setting.rounds for setting in settings}
+    noted: dict[str, Facts] = {}  # by run
+    for name in rounds:
+        with contextlib.suppress(LookupError, ValueError, OSError):  # none yet, or it makes way for the next
+            noted |= read_notes(found(checkpoints, name)[-1][1])["runs"]
     rows = []
     for run in dict.fromkeys(history.column("run")):
         mine = history.where(run=run)
         about = {name: mine[0][name] for name in ("setting", "run", "method", "period", "seed")}
-        rows.append(about | summarise(mine, rounds=rounds[mine[0]["setting"]]) | {"diverged": False})
+        lost = noted.get(run, {})
+        diverged = bool(lost.get("diverged"))
+        round, client = (diverged and lost.get("broke")) or (None, None)
+        row = about | summarise(mine, rounds=rounds[mine[0]["setting"]])
+        rows.append(row | {"diverged": diverged, "broke_round": round, "broke_client": client})
     return Table(SUMMARY, rows)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedskip.engine.evaluate import Evaluator, Scores
-from fedskip.federation import Outcome, Run, Saved
+from fedskip.federation import Broke, Outcome, Run, Saved
 from fedskip.records.table import Row
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
@@ -55,7 +55,8 @@ class Standing:
         if self.last_model is not None and self.last_model is not self.best_model:
             saved["last_model"] = self.last_model
         return saved, {
-            "run": about, "diverged": self.run.diverged, "evaluated_at": self.evaluated_at,
+            "run": about, "diverged": self.run.diverged, "broke": self.run.look_back(),
+            "evaluated_at": self.evaluated_at,
             "best": self.best if math.isfinite(self.best) else None,
             "last_is_best": self.last_model is self.best_model,
         }  # fmt: skip
@@ -63,6 +64,7 @@ class Standing:
     def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """Go on from what `save` gave."""
         self.run.diverged, self.evaluated_at = notes["diverged"], notes["evaluated_at"]
+        self.run.broke = Broke(*notes["broke"]) if notes.get("broke") else None
         self.best = -math.inf if notes["best"] is None else notes["best"]
         self.best_model = tensors.pop("best_model", None)
         self.last_model = self.best_model if notes["last_is_best"] else tensors.pop("last_model", None)
@@ -193,7 +195,10 @@ class Judge:
         """What is known of a run beside its history; rounds and bytes after the last merge count, too."""
         server, division = standing.run.server, self.prepared.division(standing.seed)
         row = standing.about() | {"final": standing.final, "diverged": standing.run.diverged}
-        if not standing.run.diverged:  # else its last finite numbers stand
+        if standing.run.diverged:  # its last finite numbers stand
+            broke = standing.run.look_back()
+            row |= {"broke_round": broke and broke.round, "broke_client": broke and broke.client}
+        else:
             row["rounds"] = standing.run.round
             row["bytes_total"] = server.bytes_down + server.bytes_up
         if standing.last_model is not None and len(division.evaluated) < len(division.test):
