@@ -1,6 +1,7 @@
 """`fedskip report`, as a user sees it."""
 
 import csv
+import html
 import shutil
 
 from terminal import call
@@ -14,7 +15,9 @@ def test_a_report_of_a_study(quickstart, tmp_path):
     assert "one seed does not tell a difference from FedAvg from chance" in shown
     assert shown.rstrip().endswith(str(out / "report.html"))
     names = {path.name for path in out.iterdir()}
-    assert {f"{name}.{form}" for name in ("table", "compare") for form in ("tex", "md", "csv")} <= names
+    assert {
+        f"{name}.{form}" for name in ("table", "compare", "reach") for form in ("tex", "md", "csv")
+    } <= names
     assert (out / "figures" / "synthetic.accuracy.pdf").read_bytes().startswith(b"%PDF")
     with (out / "compare.csv").open() as file:
         assert [row["method"] for row in csv.DictReader(file)] == ["FedAvg", "FedSkip-2"]
@@ -24,6 +27,15 @@ def test_a_report_of_a_study(quickstart, tmp_path):
 def test_the_page_follows_what_is_asked_for(quickstart, tmp_path):
     call("report", quickstart[0], "--to", tmp_path, "--baseline", "fedskip(period=2)", "--score", "best")
     assert "Differences (best, against FedSkip-2)" in (tmp_path / "report.html").read_text()
+
+
+def test_a_target(quickstart, tmp_path):
+    for target, words in (("0.2", "To reach 20.00 %"), ("fedskip(period=2)", "To reach FedSkip-2's best")):
+        code, shown, _ = call("report", quickstart[0], "--to", tmp_path, "--target", target)
+        assert (code, words in shown) == (0, True)
+        assert f"<h2>{html.escape(words)}</h2>" in (tmp_path / "report.html").read_text()
+    code, _, said = call("report", quickstart[0], "--to", tmp_path, "--target", "fedavq")
+    assert (code, said) == (2, "error: target is not known, got 'fedavq'. Did you mean 'FedAvg'?\n")
 
 
 def test_a_study_of_which_every_run_diverged_has_a_report(quickstart, tmp_path):

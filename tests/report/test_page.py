@@ -1,9 +1,12 @@
 """A study to look at."""
 
+import base64
+import hashlib
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from fedskip.report.page import page
+from fedskip.report.page import content, page
 from studies import recorded, run, study
 
 
@@ -57,18 +60,29 @@ def test_the_page_loads_nothing_and_cuts_nothing(tmp_path):
     runs = [run(label, s, 0.5 + s / 10) for label in ("FedAvg", "<b>Mine</b>") for s in (0, 1)]
     results = recorded(tmp_path, [*runs, run("MOON", 0, 0.1, diverged=True)])
     (tmp_path / "study.yaml").write_text("name: demo")
-    text = page(results, {"a": [("words", b"<svg/>")]}, ["a note & more"])
+    main = content(results, {"a": [("curves", "words", b"<svg/>")]}, ["a note & more"])
+    text = page("demo & more", main)
     checked = Checked()
     checked.feed(text)
     assert checked.open == []
     assert all(value.startswith("data:") for value in checked.loaded)
-    assert "<b>" not in text
-    assert "script" not in text.replace("default-src 'none'", "")
+    assert "<b>" not in main
+    assert "<script" not in main, "there is nothing to draw"
+    assert "<title>demo &amp; more</title>" in text
     assert "a note &amp; more" in text
     assert ["<b>Mine</b>", *["55.00 ± 7.07"] * 3, "122 kB", "5"] in [row[:6] for row in checked.rows]
-    assert "a.MOON.s0, after round 5" in text
-    assert "Not finished" not in text
-    assert "Not finished" in page(replace(results, finished=False), {}, [])
+    assert "a.MOON.s0: its losses were finite; its numbers are of the first 5 rounds" in main
+    assert "Not finished" not in main
+    assert "Not finished" in content(replace(results, finished=False), {})
+
+
+def test_scripts_are_allowed_by_their_hashes_and_no_others(tmp_path):
+    text = page("demo", "<main></main>")
+    allowed = re.findall("'sha256-([^']+)'", text)
+    made = re.findall("<script>(.*?)</script>", text, re.DOTALL)
+    assert [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in made] == allowed
+    assert "unsafe-eval" not in text.partition("<title>")[0]
+    assert "Content-Security-Policy" not in page("demo", "<main></main>", served=True).partition("<title>")[0]
 
 
 def test_a_picture_that_cannot_be_drawn_loses_no_study(tmp_path, monkeypatch, caplog):

@@ -80,10 +80,10 @@ def test_several_settings_and_a_reference(tmp_path: Path) -> None:
     ] + [run("FedAvg", 0, 0.99, setting="centralised")]
     found = recorded(tmp_path, runs, ["a", "b", "centralised"]).compare()
     assert [(row["setting"], row["method"]) for row in found] == [
-        (setting, label) for setting in ("a", "b", "all") for label in ("FedAvg", "MOON")
+        (setting, label) for setting in ("a", "b", "(all)") for label in ("FedAvg", "MOON")
     ]
     assert found[-1] | {} == dict.fromkeys(found.columns) | {
-        "setting": "all", "method": "MOON", "seeds": 4, "wins": 2, "losses": 2, "rank": 1.5,
+        "setting": "(all)", "method": "MOON", "seeds": 4, "wins": 2, "losses": 2, "rank": 1.5,
     }  # fmt: skip
 
 
@@ -102,6 +102,9 @@ def test_to_target(tmp_path: Path) -> None:
     assert skip["rounds_std"] is None
     assert [row["reached"] for row in results.to_target(0.59)] == [1, 1]
     assert [row["rounds"] for row in results.to_target(0.99)] == [None, None]
+    assert results.to_target().rows == results.to_target("FedAvg").rows
+    set_ = recorded(tmp_path, runs, rows=rows, target=0.59)
+    assert set_.to_target().rows == results.to_target(0.59).rows, "the setting's own"
 
 
 def test_the_table_as_data(results: Results) -> None:

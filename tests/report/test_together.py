@@ -51,3 +51,15 @@ def test_other_data_under_the_same_keys_are_kept_apart(tmp_path: Path) -> None:
     assert [one.name for one in results.settings] == ["a", f"a ({folder})", f"a ({folder}) 2"]
     assert [row["last"] for row in results.summary] == [0.5, 0.6, 0.7]
     assert all("differs from the one before it in its data or their division" in note for note in notes)
+
+
+def test_methods_are_called_as_in_one_study(tmp_path: Path) -> None:
+    """MOON at its default stands beside a MOON that is not: what tells them apart is shown."""
+    one = recorded(tmp_path, [run("MOON", 0, 0.5)], methods=["moon"], rows=curve("MOON", 0, {1: 0.5}))
+    other = recorded(tmp_path, [run("MOON(mu=5.0)", 0, 0.6)], methods=["moon(mu=5.0)"])
+    results, _ = together([one, other])
+    assert results.labels() == ["MOON(mu=1.0)", "MOON(mu=5.0)"]
+    assert results.summary.column("run") == ["a.MOON(mu=1.0).s0", "a.MOON(mu=5.0).s0"]
+    assert len(results.histories("a", "MOON(mu=1.0)")[0]) == 1
+    strange = recorded(tmp_path, [run("Mine", 0, 0.6)], methods=["not_here:Mine"])
+    assert together([one, strange])[0].labels() == ["MOON", "Mine"], "what cannot be read keeps its label"

@@ -18,7 +18,7 @@ def test_words_follow_from_the_table(tmp_path: Path) -> None:
     assert rows[1] == ["MOON", "+2.00", "+2.00 to +2.00", "2", "0", "1.50", "better"]
     assert in_words(results) == [
         "By tail: MOON (+2.00 points) is better than FedAvg; FedNova (-10.00 points) is worse than FedAvg; "
-        "FedDyn is not told apart from FedAvg."
+        "FedDyn is not told apart from FedAvg. Two seeds tell little: run more before you rely on this."
     ]
     assert compared(results, "moon").title == "tail, against MOON"
 
@@ -27,3 +27,9 @@ def test_without_fedavg_the_first_is_the_baseline(tmp_path: Path) -> None:
     results = recorded(tmp_path, [run("MOON", 0, 0.5), run("FedDyn", 0, 0.6)])
     assert compared(results).rows[0][-1].plain == "baseline"
     assert in_words(results) == ["By tail: one seed does not tell a difference from MOON from chance."]
+
+
+def test_a_setting_without_the_baseline_is_named(tmp_path: Path) -> None:
+    runs = [run(m, s, 0.5 + s / 10, setting="a") for m in ("FedAvg", "MOON") for s in range(3)]
+    results = recorded(tmp_path, [*runs, run("MOON", 0, 0.5, setting="b")], ["a", "b"])
+    assert in_words(results)[1] == "b: nothing is compared, as FedAvg was not run."

@@ -66,6 +66,9 @@ def test_objects_that_a_file_only_names_can_be_looked_at_but_not_trained_with(fi
         ({"methods": 3}, "methods must be methods or their text"),
         ({"local": {"lrr": 1}}, "local.lrr is not a known key. Did you mean 'local.lr'?"),
         ({"local": 3}, "local must be a mapping"),
+        ({"target": "fedavq"}, "method is not known, got 'fedavq'. Did you mean 'fedavg'?"),
+        ({"target": "fedavg, moon"}, "target must be a score or one method, got 'fedavg, moon'"),
+        ({"target": []}, "target must be a score or one method, got []"),
     ],
 )
 def test_bad_settings(options: dict[str, Any], message: str) -> None:
@@ -95,6 +98,27 @@ def test_what_is_written_wins_over_the_data_set() -> None:
     assert setting.model == {"name": "lstm"}  # the default head was the cnn's
     assert setting.cohort == 2
     assert setting.local == Local(lr=0.01, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("target", "held"), [(0.68, 0.68), ("6e-1", 0.6), ("moon(mu=1)", "moon(mu=1)"), (None, None)]
+)
+def test_a_target_is_a_score_or_a_method(target: Any, held: Any) -> None:
+    setting = Draft({"data": "x", "methods": "fedavg, moon", "target": target}).resolved(DEFAULTS)
+    assert setting.target == held
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (68, "target must be from 0 to 1, got 68.0. Write 0.68 for 68 %"),
+        ("fedprox", "target must be one of the methods, got 'fedprox'. Write a score or fedavg or moon"),
+    ],
+)
+def test_a_target_that_no_run_can_have(target: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Draft({"data": "x", "methods": "fedavg, moon", "target": target}).resolved(DEFAULTS)
+    assert message in str(caught.value)
 
 
 def test_objects_are_never_filled_in() -> None:

@@ -13,7 +13,9 @@ from fedskip.files import write_text
 from fedskip.input.errors import InputError, unknown
 from fedskip.report.canvas import FORMATS
 from fedskip.report.closing import caption, closing, scored
-from fedskip.report.page import verdict, write_report
+from fedskip.report.page import write_report
+from fedskip.report.parts import costs, verdict
+from fedskip.report.reach import Target, reached
 from fedskip.report.results import SCORES, Results
 from fedskip.report.together import together
 from fedskip.report.verdict import compared
@@ -29,10 +31,15 @@ def report(
         str | None, typer.Option(help="The method that others are compared with; by default FedAvg.")
     ] = None,
     score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = SCORE,
+    target: Annotated[
+        str | None, typer.Option(help="A score, or a method whose best it is: what it takes to get there.")
+    ] = None,
     figures: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="Their format.")] = "svg",
-    latex: Annotated[bool, typer.Option("--latex", help="Also write table.tex and compare.tex.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Also write table.md, compare.md.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Also write table.csv, compare.csv.")] = False,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Also write table, compare and reach as .tex.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Also write them as .md.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Also write them as .csv.")] = False,
     to: Annotated[Path | None, typer.Option(help="Where to write; one study: its own folder.")] = None,
 ) -> None:
     """Write report.html, figures and tables; works on unfinished studies, too."""
@@ -48,19 +55,32 @@ def report(
     if asked or verdict(results):  # else there is nothing to compare, which is no error unless asked for
         sheets["compare"] = compared(results, baseline, score)
         console.print(sheets["compare"])
-    for line in (*verdict(results, baseline=baseline, score=score), *notes):
+    aim = _target(target)
+    if target or len(results.labels()) > 1:
+        sheets["reach"] = reached(results, aim)
+        console.print(sheets["reach"])
+    for line in (*verdict(results, baseline=baseline, score=score), *costs(results, aim), *notes):
         console.print(line)
-    write_report(results, to, figures, notes, baseline=baseline, score=score)
+    write_report(results, to, figures, notes, baseline=baseline, score=score, target=aim)
     if csv:  # as numbers, not as text
         write_text(to / "table.csv", results.table().csv())
     if csv and "compare" in sheets:
         write_text(to / "compare.csv", results.compare(baseline or results.baseline, score=score).csv())
+    if csv and "reach" in sheets:
+        write_text(to / "reach.csv", results.to_target(aim).csv())
     for name, sheet in sheets.items():
         if latex:
             write_text(to / f"{name}.tex", sheet.latex(caption(results) if name == "table" else sheet.title))
         if markdown:
             write_text(to / f"{name}.md", sheet.markdown())
     console.print(f"\n{to / 'report.html'}", soft_wrap=True)
+
+
+def _target(text: str | None) -> Target:
+    """A number, or the name of a method."""
+    with contextlib.suppress(TypeError, ValueError):
+        return float(text)  # type: ignore[arg-type]
+    return text
 
 
 def watch(

@@ -12,7 +12,7 @@ from rich.console import Console
 from fedskip.input.errors import InputError
 from fedskip.report.closing import closing
 from fedskip.report.live import Live
-from fedskip.report.page import verdict
+from fedskip.report.parts import costs, verdict
 from fedskip.report.results import Results
 from fedskip.spec import Tree, assigned, build, bundled, load_yaml
 from fedskip.spec.setting import KEYS
@@ -134,5 +134,7 @@ def _live(study: Study) -> Live:
 def _close(results: Results) -> None:
     console = _console()
     console.print(closing(results))
-    console.print(*verdict(results), sep="\n")
+    wanted = any("target" in setting.keys for setting in results.compared)
+    for line in [*verdict(results), *(costs(results) if wanted else ())]:
+        console.print(line)
     console.print(f"\n{results.out}", soft_wrap=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
-
-import numpy as np
 
 from fedskip.input.errors import unknown
 
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("pdf", "svg", "png")
 SIZE = (6.4, 4.0)  # inches
-WILD = 20.0  # a line this much above the others leaves the picture, rather than flatten them
 GREY = "#767676"
 
 
@@ -42,22 +39,6 @@ def finish(axes: Axes, title: str, notes: Sequence[str], *, legend: bool = True)
     for name in names:  # of methods, settings, metrics: a dollar sign in them is no formula
         name.set_parse_math(False)
     return axes
-
-
-def settle(axes: Axes, drawn: Mapping[str, np.ndarray], logarithmic: bool) -> list[str]:
-    """Choose the scale of y so that a line far above the others does not flatten them; says which leave."""
-    tops = {label: float(line.max()) for label, line in drawn.items()}
-    usual = float(np.median([*tops.values()])) if tops else 0.0
-    wild = [label for label, top in tops.items() if top > (WILD**4 if logarithmic else WILD) * usual > 0]
-    if logarithmic and any((line > 0).any() for line in drawn.values()):
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter("")  # which takes longer than all the rest
-    if wild and len(wild) < len(tops):
-        tame = np.concatenate([line for label, line in drawn.items() if label not in wild])
-        lowest = 0.8 * tame[tame > 0].min() if logarithmic else None
-        axes.set_ylim(lowest, 1.1 * float(tame.max()))
-        return [f"{', '.join(wild)} leave{'s' if len(wild) == 1 else ''} the picture"]
-    return []
 
 
 def drawn(axes: Axes, form: str) -> bytes:

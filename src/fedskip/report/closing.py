@@ -1,6 +1,6 @@
 """The closing table of a study: a row per method and setting, over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from rich.console import Group, RenderableType
@@ -91,7 +91,7 @@ def caption(results: Results) -> str:
         over += f" ({', '.join(map(str, seeds))})"
     subsets = looked_at(results)
     partly = f", {' or '.join(f'{size:,}' for size in subsets)} of them while training" if subsets else ""
-    return f"Test {measured}, {over}; {tested(results)}{partly}; bytes and merges of one run."
+    return f"Test {measured}, {over}; {tested(results.settings)}{partly}; bytes and merges of one run."
 
 
 def looked_at(results: Results) -> list[int]:
@@ -101,10 +101,10 @@ def looked_at(results: Results) -> list[int]:
     return sorted({evaluated for evaluated, test in sizes if evaluated < test})
 
 
-def tested(results: Results) -> str:
+def tested(settings: Iterable[About]) -> str:
     """How large the test sets are, as the study's folder has it."""
     sizes = {}
-    for setting in results.settings:
+    for setting in settings:
         found = {division["test"] for division in setting.divisions.values() if "test" in division}
         if found:
             sizes[setting.name] = " to ".join(f"{size:,}" for size in sorted({min(found), max(found)}))

@@ -19,23 +19,15 @@ from fedskip.input.errors import InputError, said, unknown
 from fedskip.methods.period import Period
 from fedskip.records.table import Table
 from fedskip.report import units
-from fedskip.report.canvas import GREY, finish, new_axes, settle
+from fedskip.report.canvas import GREY, finish, new_axes
+from fedskip.report.curves import NAMES, curves
 from fedskip.report.recorded import About, Recorded
-from fedskip.report.series import band, point, skipping
+from fedskip.report.series import ACROSS, point, skipping
 from fedskip.report.style import look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# what is drawn -> its name on an axis, and whether that axis is logarithmic
-SHOWN = {
-    "test_accuracy": ("test {metric}", False),
-    "test_loss": ("test loss", False),
-    "train_loss": ("training loss", False),
-    "drift_mean": ("drift of the slots from their mean", True),
-    "drift_broadcast": ("drift of the slots from the model sent out", True),
-}
-TANGLE = 100  # evaluations of a run from which on lines are smoothed
 MARKS = 10  # markers on a line
 
 
@@ -59,37 +51,27 @@ class Plot:
         `smooth`: the rounds over which a running mean is taken; None: none, or a fiftieth of the rounds
         where a run has 100 evaluations and more. The figure says so.
         """
-        if y not in SHOWN:
-            raise unknown("y", y, SHOWN)
-        if x not in ("round", "merges", "bytes"):
-            raise unknown("x", x, ("round", "merges", "bytes"))
+        if x not in ACROSS:
+            raise unknown("x", x, ACROSS)
         about, axes = self._setting(setting), axes or new_axes()
-        share = 100.0 if y == "test_accuracy" and about.metric in units.PERCENT else 1.0
-        window = self._window(about) if smooth is None else smooth
-        drawn: dict[str, np.ndarray] = {}
-        lost: list[str] = []
-        for label in self.results.labels(about.name):
-            runs = self._whole(about, label, lost)
-            xs, low, mean, high = band(runs, x, y, window)
-            if not len(xs):
-                continue
-            seen, every = look(label), max(1, len(xs) // MARKS)
+        found = curves(self.results, about, y, smooth)
+        for label, band in found.lines.items():
+            xs, seen = band.across[x], look(label)
             axes.plot(
-                xs, share * mean, seen.line, color=seen.colour, marker=seen.marker, markersize=4,
-                markevery=every, linewidth=1.4, label=shown(label),
+                xs, band.mean, seen.line, color=seen.colour, marker=seen.marker, markersize=4,
+                markevery=max(1, len(xs) // MARKS), linewidth=1.4, label=shown(label),
             )  # fmt: skip
-            if len(runs) > 1:
-                axes.fill_between(xs, share * low, share * high, color=seen.colour, alpha=0.15, linewidth=0)
-            drawn[label] = share * mean
-        if y == "test_accuracy":
-            self._references(axes, about, share)
-        notes = [f"without runs that diverged: {', '.join(lost)}"] if lost else []
-        up, logarithmic = SHOWN[y]
-        axes.set_xlabel("sent, both ways (MB)" if x == "bytes" else x)
-        axes.set_ylabel(up.format(metric=units.metric(about.metric)) + (" (%)" if share > 1 else ""))
-        notes += settle(axes, drawn, logarithmic) if y != "test_accuracy" else []
-        notes += [f"smoothed over {window} rounds"] if window else []
-        return finish(axes, about.name, [*self._seeds(about), *notes])
+            if found.banded:
+                axes.fill_between(xs, band.low, band.high, color=seen.colour, alpha=0.15, linewidth=0)
+        for label, score in found.references.items():
+            axes.axhline(score, color=GREY, linestyle=(0, (1, 2)), label=shown(label))
+        axes.set(xlabel=NAMES[x], ylabel=found.name)
+        if found.logarithmic:
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_formatter("")  # which takes longer than all the rest
+        if found.limits is not None:
+            axes.set_ylim(*found.limits)
+        return finish(axes, about.name, found.notes)
 
     def bytes(self, setting: str | None = None, **how: Any) -> Axes:
         """Accuracy against what was sent."""
@@ -233,40 +215,6 @@ class Plot:
                     return setting
                 raise InputError("setting", "has no results yet", setting.name)
         raise unknown("setting", name or "", names)
-
-    def _whole(self, about: About, label: str, lost: list[str]) -> list[Table]:
-        """The histories of the runs that did not diverge, or of all if all did; notes in `lost` how many."""
-        runs = self.results.summary.where(setting=about.name, method=label)
-        wild = {run["run"] for run in runs if run["diverged"]}
-        histories = self.results.histories(about.name, label)
-        if not wild or len(wild) == len(runs):
-            return histories
-        lost.append(f"{label} ({len(wild)} of {len(runs)})")
-        return [rows for rows in histories if rows[0]["run"] not in wild]
-
-    def _window(self, about: About) -> int:
-        labels = self.results.labels(about.name)
-        runs = [run for label in labels for run in self.results.histories(about.name, label)]
-        most = max(map(len, runs), default=0)
-        return max(2, about.rounds // 50) if most >= TANGLE else 0
-
-    def _seeds(self, about: About) -> list[str]:
-        seeds = sorted(set(self.results.summary.where(setting=about.name).column("seed")))
-        said = (
-            f"mean of {len(seeds)} seeds, band: lowest to highest" if len(seeds) > 1 else f"seed {seeds[0]}"
-        )
-        return [said] if self.results.finished else [said, "not finished"]
-
-    def _references(self, axes: Axes, about: About, share: float) -> None:
-        """Lines at what the references with the same data and metric came to."""
-        for one in self.results.settings:
-            alike = one.metric == about.metric and one.keys.get("data") == about.keys.get("data")
-            for label in self.results.labels(one.name) if one.reference and alike else ():
-                known = [v for v in self.results.scores(one.name, label, "last").values() if v is not None]
-                if known:
-                    axes.axhline(
-                        share * fmean(known), color=GREY, linestyle=(0, (1, 2)), label=shown(one.name)
-                    )
 
 
 def shown(label: str) -> str:

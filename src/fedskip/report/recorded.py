@@ -19,7 +19,7 @@ from fedskip.methods.grammar import parse
 from fedskip.records.checkpoint import found, read_notes
 from fedskip.records.history import HISTORY, SUMMARY, summarise
 from fedskip.records.provenance import Facts, Folder, settings_of
-from fedskip.records.table import Table
+from fedskip.records.table import Row, Table
 from fedskip.spec.setting import check_name
 
 # what a row of the history must hold
@@ -72,6 +72,7 @@ class Recorded:
     name: str = field(repr=False)  # of the study
     settings: tuple[About, ...] = field(repr=False)
     finished: bool = True  # else the tables hold what there is so far
+    parts: tuple[Self, ...] = field(default=(), repr=False)  # the studies that it was put together from
 
     @classmethod
     def read(cls, out: Path) -> Self:
@@ -174,9 +175,11 @@ def so_far(history: Table, settings: Iterable[About], checkpoints: Path) -> Tabl
     for name in rounds:
         with contextlib.suppress(LookupError, ValueError, OSError):  # none yet, or it makes way for the next
             noted |= read_notes(found(checkpoints, name)[-1][1])["runs"]
+    runs: dict[str, list[Row]] = {}
+    for row in history:
+        runs.setdefault(row["run"], []).append(row)
     rows = []
-    for run in dict.fromkeys(history.column("run")):
-        mine = history.where(run=run)
+    for run, mine in runs.items():
         about = {name: mine[0][name] for name in ("setting", "run", "method", "period", "seed")}
         lost = noted.get(run, {})
         diverged = bool(lost.get("diverged"))

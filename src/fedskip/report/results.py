@@ -15,7 +15,7 @@ from fedskip.report.statistics import LEVEL, Difference, Scores, difference, ran
 
 # columns of summary.csv that methods are compared by
 SCORES = ("last", "best", "mean_tail", "best_val", "full_test")
-ALL = "all"  # how tables call all settings together
+ALL = "(all)"  # how tables call all settings together; no setting can have this name
 
 
 @dataclass(frozen=True)
@@ -106,26 +106,28 @@ class Results(Recorded):
             rows += _over_settings(rows)
         return Table(rows[0] if rows else (), rows)
 
-    def to_target(self, target: float | str = "FedAvg") -> Table:
+    def to_target(self, target: float | str | None = None) -> Table:
         """Rounds, merges and bytes until a score is first reached, over the seeds at which it is.
 
         Args:
-            target: a test accuracy from 0 to 1; or a method, whose best at the same seed is the target.
+            target: a test accuracy from 0 to 1; or a method, whose best at the same seed is the target; None:
+                what the setting's own `target` says, or else the baseline.
         """
-        label = self.find(target, "target") if isinstance(target, str) else None
         rows: list[Row] = []
         for setting in self.compared:
+            aim = setting.keys.get("target", self.baseline) if target is None else target
+            label = self.find(aim, "target") if isinstance(aim, str) else None
             bests = self.scores(setting.name, label, "best") if label else {}
             for method in self.labels(setting.name):
                 runs = self.summary.where(setting=setting.name, method=method)
                 histories = {one[0]["run"]: one for one in self.histories(setting.name, method)}
                 reached, seeds = [], 0
                 for run in runs:
-                    goal = bests.get(run["seed"]) if label else target
+                    goal = bests.get(run["seed"]) if label else aim
                     seeds += goal is not None  # where the other diverged, there is nothing to reach
                     first = None if goal is None else first_at(histories.get(run["run"], ()), float(goal))
                     reached += [first] if first else []
-                row: Row = {"setting": setting.name, "method": method, "target": label or target}
+                row: Row = {"setting": setting.name, "method": method, "target": label or aim}
                 row |= {"seeds": seeds, "reached": len(reached)}
                 for name in ("rounds", "merges", "bytes"):
                     row[name], row[f"{name}_std"] = _spread(first[name] for first in reached)

@@ -6,13 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 from fedskip.input.errors import InputError
+from fedskip.methods.grammar import label_among, parse_many
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.provenance import Facts
 from fedskip.records.table import Row, Table
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 
-FREE = ("name", "seeds", "methods", "client_accuracy", "slot_accuracy")  # may differ within a setting
+FREE = (
+    "name",
+    "seeds",
+    "methods",
+    "client_accuracy",
+    "slot_accuracy",
+    "target",
+)  # may differ within a setting
 
 
 def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
@@ -25,24 +33,42 @@ def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
     if not others:
         return first, []
     settings: list[About] = []
-    history: list[Row] = []
-    summary: list[Row] = []
+    sources: list[list[tuple[Results, About]]] = []  # of each setting: where its runs come from
     notes: list[str] = []
     for study in studies:
         for setting in study.settings:
-            at = next((i for i, one in enumerate(settings) if alike(one, setting)), None)
-            if at is None:
+            at = next((i for i, one in enumerate(settings) if alike(one, setting)), len(settings))
+            if at == len(settings):
                 settings.append(_named(setting, study, settings, notes))
-                at = len(settings) - 1
-            known = replace(settings[at], divisions=settings[at].divisions | setting.divisions)
-            settings[at] = known
-            notes += _taken(study, setting.name, known.name, history, summary)
+                sources.append([])
+            settings[at] = replace(settings[at], divisions=settings[at].divisions | setting.divisions)
+            sources[at].append((study, setting))
     if all(one.reference for one in settings):
         raise InputError("OUT", "hold nothing to compare: every setting is a reference")
+    history: list[Row] = []
+    summary: list[Row] = []
+    for setting, found in zip(settings, sources, strict=True):
+        called = relabelled([one.keys.get("methods", ()) for _, one in found])
+        for (study, one), labels in zip(found, called, strict=True):
+            notes += _taken(study, one.name, setting.name, labels, history, summary)
     names = " + ".join(dict.fromkeys(study.name for study in studies))
     finished = all(study.finished for study in studies)
     rows, runs = Table(HISTORY, history), Table(SUMMARY, summary)
-    return Results(first.out, rows, runs, names, tuple(settings), finished), notes
+    return Results(first.out, rows, runs, names, tuple(settings), finished, tuple(studies)), notes
+
+
+def relabelled(studies: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    """For each study, its labels and how a table of all of them calls these methods.
+
+    >>> relabelled([["moon", "fedavg"], ["moon(mu=5.0)"]])
+    [{'MOON': 'MOON(mu=1.0)', 'FedAvg': 'FedAvg'}, {'MOON(mu=5.0)': 'MOON(mu=5.0)'}]
+    """
+    try:
+        methods = [parse_many(texts) for texts in studies]
+    except InputError:  # one's own that is not on this machine: every study keeps its labels
+        return [{} for _ in studies]
+    known = [method for own in methods for method in own]
+    return [{label_among(m, own): label_among(m, known) for m in own} for own in methods]
 
 
 def alike(one: About, other: About) -> bool:
@@ -84,13 +110,17 @@ def differences(one: Facts, other: Facts, at: str = "") -> list[str]:
     return found
 
 
-def _taken(study: Results, name: str, new: str, history: list[Row], summary: list[Row]) -> list[str]:
-    """Take the runs of a setting over under a new name; says which of them were there already."""
+def _taken(
+    study: Results, name: str, new: str, labels: Facts, history: list[Row], summary: list[Row]
+) -> list[str]:
+    """Take the runs of a setting over under new names; says which of them were there already."""
     there, twice = {row["run"] for row in summary}, []
     for run in study.summary.where(setting=name):
-        called = {"setting": new, "run": f"{new}.{run['method']}.s{run['seed']}"}
-        if called["run"] in there:
-            twice.append(called["run"])
+        label = labels.get(run["method"], run["method"])
+        name_of_run = f"{new}.{label}.s{run['seed']}"
+        called = {"setting": new, "run": name_of_run, "method": label}
+        if name_of_run in there:
+            twice.append(name_of_run)
             continue
         summary.append(run | called)
         history += [row | called for row in study.history.where(run=run["run"])]

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from fedskip.spec.setting import SHARES
+
 NONE = "–"
-PERCENT = ("accuracy", "label_accuracy")  # metrics that are shares
+PERCENT = SHARES
 
 
 def score(value: float | None, metric: str | Callable[..., Any]) -> str:
@@ -49,6 +51,16 @@ def difference(value: float | None, metric: str) -> str:
         return NONE
     text = f"{100 * value:+.2f}" if metric in PERCENT else f"{value:+.4g}"
     return text[1:] if text[1:].strip("0.") == "" else text  # no sign for what is rounded to nothing
+
+
+def count(number: Any, what: str) -> str:
+    """So many of something.
+
+    >>> count(1, "seed"), count(1200, "seed")
+    ('1 seed', '1,200 seeds')
+    """
+    shown = f"{number:,}" if isinstance(number, int) else str(number)
+    return f"{shown} {what}{'' if number == 1 else 's'}"
 
 
 def size(count: float) -> str:

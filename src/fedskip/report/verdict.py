@@ -44,6 +44,8 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
     for setting in results.compared:
         rows = [row for row in found if row["setting"] == setting.name and row["verdict"] != "baseline"]
         if not rows:
+            if label not in results.labels(setting.name) and results.labels(setting.name):
+                sentences.append(f"{setting.name}: nothing is compared, as {label} was not run.")
             continue
         start = f"{setting.name}, by {SCORES[score][0]}: " if len(results.compared) > 1 else ""
         start = start or f"By {SCORES[score][0]}: "
@@ -64,6 +66,8 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
         none = [row["method"] for row in rows if row["verdict"] == "no seed to compare"]
         said += [f"{_listed(none)} cannot be compared: no seed has a score of both"] if none else []
         sentences.append(start + "; ".join(said) + ".")
+        if max(row["seeds"] for row in rows) == 2:
+            sentences[-1] += " Two seeds tell little: run more before you rely on this."
     return sentences
 
 

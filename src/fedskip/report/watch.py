@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import html
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -17,21 +16,24 @@ from pathlib import Path
 
 from fedskip.input.errors import InputError
 from fedskip.report.canvas import drawn
-from fedskip.report.page import Pictures, figures, page
+from fedskip.report.page import CURVES, Figure, Pictures, content, figures, page, policy
 from fedskip.report.results import Results
 
 LOOK, BEAT = 0.5, 15.0  # seconds from one look at the folder to the next, and between signs of life
-PAUSE = 3.0  # times that a page takes to render, before the next one
+REST = 0.5  # after a page, of the time that it took
+STEADY = ("routing", "partition")  # figures that do not change while a study runs
 HERE = ("127.0.0.1", "localhost")
+LISTENS = "connect-src 'self'; base-uri 'none'; form-action 'none'"  # what a served page may do besides
 
 
 class Watched:
     """The folder of a study, and its page."""
 
     def __init__(self, out: Path) -> None:
-        self.out, self.nonce = out, secrets.token_urlsafe(16)
+        self.out = out
         self._lock = threading.Lock()  # matplotlib's settings are the process's
-        self._rendered = ("", b"")
+        self._rendered = ("", "")
+        self._drawn: dict[str, bytes] = {}  # figures that are drawn once, by the name of their file
         self.took = 0.0  # seconds, the last time it was rendered
 
     def stamp(self) -> str:
@@ -43,39 +45,41 @@ class Watched:
                 known.append(file.stat())
         return "-".join(f"{stat.st_mtime_ns:x}.{stat.st_size:x}" for stat in known) or "none"
 
-    def page(self) -> bytes:
+    def page(self) -> str:
+        return page(str(self.out), self.main(), served=True)
+
+    def main(self) -> str:
+        """All but the scripts, which stay when it is renewed."""
         with self._lock:
             stamp = self.stamp()
             if self._rendered[0] != stamp:
                 began = time.monotonic()
-                self._rendered = stamp, self._render(stamp).encode()
+                self._rendered = stamp, self._render(stamp)
                 self.took = time.monotonic() - began
             return self._rendered[1]
 
+    def _picture(self, figure: Figure) -> bytes:
+        if figure.kind not in STEADY:
+            return drawn(figure.draw(), "svg")
+        if figure.name not in self._drawn:
+            self._drawn[figure.name] = drawn(figure.draw(), "svg")
+        return self._drawn[figure.name]
+
     def _render(self, stamp: str) -> str:
-        script = (
-            f'<script nonce="{self.nonce}">new EventSource("events").onmessage = event => '
-            f'{{ if (event.data !== "{stamp}") location.reload(); }};</script>'
-        )
         try:
             results, pictures = Results.read(self.out), Pictures()
-            for place, _, words, axes in figures(results):
-                pictures.setdefault(place, []).append((words, drawn(axes, "svg")))
-            return page(results, pictures, script=script)
+            for figure in figures(results):
+                if figure.kind in STEADY or (results.finished and figure.kind not in CURVES):
+                    with contextlib.suppress(InputError):  # of what was not measured or kept
+                        picture = (figure.kind, figure.words, self._picture(figure))
+                        pictures.setdefault(figure.place, []).append(picture)
+            return content(results, pictures, stamp=stamp)
         except Exception as error:  # such as: there are no results yet; the next row may mend it
-            words = html.escape(str(error))
-            return f"<!doctype html><meta charset=utf-8><title>fedskip</title><p>{words}</p>{script}"
-
-    def policy(self) -> str:
-        """What the page may do: show itself, and listen to this server."""
-        return (
-            "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-            f"script-src 'nonce-{self.nonce}'; connect-src 'self'; base-uri 'none'; form-action 'none'"
-        )
+            return f'<main data-stamp="{stamp}"><p>{html.escape(str(error))}</p></main>'
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET / and GET /events, and nothing else."""
+    """Answers GET /, /main and /events, and nothing else."""
 
     watched: Watched  # set by `serve`
 
@@ -85,24 +89,27 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(403, "only localhost is answered")  # a name that someone pointed here
         elif self.path == "/":
             self._answer("text/html; charset=utf-8", self.watched.page())
+        elif self.path == "/main":
+            self._answer("text/html; charset=utf-8", self.watched.main())
         elif self.path == "/events":
             self._tell()
         else:
             self.send_error(404)
 
-    def _answer(self, kind: str, content: bytes | None = None) -> None:
+    def _answer(self, kind: str, text: str | None = None) -> None:
         self.send_response(200)
         headers = {
-            "Content-Type": kind, "Content-Security-Policy": self.watched.policy(),
+            "Content-Type": kind, "Content-Security-Policy": f"{policy()}; {LISTENS}",
             "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY",
         }  # fmt: skip
-        if content is not None:
+        content = (text or "").encode()
+        if text is not None:
             headers["Content-Length"] = str(len(content))
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(content or b"")
+        self.wfile.write(content)
 
     def _tell(self) -> None:
         """Server-sent events: the stamp, now and whenever it changes."""
@@ -110,7 +117,9 @@ class Handler(BaseHTTPRequestHandler):
         told, beat = "", time.monotonic()
         try:
             while True:
-                time.sleep(max(LOOK, PAUSE * self.watched.took))  # so that training has most of the machine
+                time.sleep(
+                    max(LOOK, REST * self.watched.took)
+                )  # so that training has its share of the machine
                 stamp = self.watched.stamp()
                 if stamp != told:
                     self.wfile.write(f"data: {stamp}\n\n".encode())

@@ -22,13 +22,14 @@ from fedskip.input.errors import InputError, require, unknown, unknown_key
 from fedskip.input.fit import fit
 from fedskip.input.nest import TAGS, expand, overlay
 from fedskip.methods.base import Method
-from fedskip.methods.grammar import label_among, parse_many
+from fedskip.methods.grammar import label_among, parse_many, text
 
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 
 _NAME = re.compile(r"\w[\w .,+=()@-]*")  # names become parts of file names
 LONGEST = 100  # characters of a name
 MOST_SEEDS = 10_000
+SHARES = ("accuracy", "label_accuracy")  # metrics from 0 to 1
 _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a mapping
     "data": (Dataset, "a name, a mapping or a Dataset"),
     "partition": ((), "a kind or a mapping"),
@@ -62,6 +63,7 @@ class Setting:
     eval_samples: int | None = None  # a fixed subset of the test set, while training; None: all of it
     slot_accuracy: bool = False
     client_accuracy: bool = False
+    target: float | str | None = None  # a score, or a method whose best it is: what it takes is reported
     reference: bool = False  # shown as a line beside the others, not among them
 
     def __post_init__(self) -> None:
@@ -69,6 +71,18 @@ class Setting:
             if name != "local":  # which was checked when it was made
                 object.__setattr__(self, name, checked(name, getattr(self, name)))
         _check_cohort(self.cohort, self.clients)
+        self._check_target()
+
+    def _check_target(self) -> None:
+        target = self.target
+        if isinstance(target, str):
+            known = [text(method) for method in self.methods]
+            ok = self.reference or parse_many(target)[0] in self.methods
+            require(
+                "target", ok, "must be one of the methods", target, f"write a score or {' or '.join(known)}"
+            )
+        elif target is not None and self.metric in SHARES:
+            require("target", 0 <= target <= 1, "must be from 0 to 1", target, "write 0.68 for 68 %")
 
     def label(self, method: Method) -> str:
         """How tables call one of its methods."""
@@ -230,8 +244,21 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
     return found
 
 
+def _target(target: Any) -> float | str | None:
+    """A number, or the text of one method."""
+    if target is None:
+        return None
+    try:
+        return float(fit("target", target, float))
+    except InputError:
+        one = isinstance(target, str) and len(parse_many(target)) == 1
+        require("target", one, "must be a score or one method", target, "such as 0.68, or fedavg")
+        return str(target)
+
+
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
     "local": _local,
     "methods": lambda methods: tuple(parse_many(methods)),
     "seeds": _seeds,
+    "target": _target,
 }

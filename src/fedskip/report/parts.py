@@ -1,0 +1,193 @@
+"""The parts of report.html: what was studied, the verdict, what was lost, where it comes from."""
+
+import contextlib
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fedskip.input.errors import InputError
+from fedskip.records.provenance import Folder
+from fedskip.report import reach, units
+from fedskip.report import verdict as judged
+from fedskip.report.closing import tested
+from fedskip.report.recorded import About, Recorded
+from fedskip.report.results import Results
+from fedskip.report.units import count
+
+
+def about(results: Results) -> str:
+    """What was studied: three sentences for each setting, and a table of the set-up."""
+    several = len(results.compared) > 1
+    said = [
+        (f"{setting.name}: " if several else "") + _sentences(results, setting)
+        for setting in results.compared
+    ]
+    return paragraphs(said) + wide(_brief(results))
+
+
+def _sentences(results: Results, setting: About) -> str:
+    keys, local = setting.keys, setting.keys.get("local", {})
+    labels = results.labels(setting.name)
+    clients = _division(setting).get("clients", keys.get("clients"))
+    among = f"{clients:,} clients" if clients else "clients"
+    return (
+        f"{count(len(labels), 'method')} of federated learning {'are' if len(labels) > 1 else 'is'} tried on "
+        f"{named(keys.get('data'))}, dealt to {among}. In each of {setting.rounds:,} rounds, "
+        f"{keys.get('cohort')} of them train {named(keys.get('model'))} for "
+        f"{count(local.get('epochs'), 'epoch')}. "
+        f"All is done with {count(len(_seeds(results, setting)), 'seed')}, and scored by test "
+        f"{units.metric(setting.metric)} on {tested([setting])}."
+    )
+
+
+def _brief(results: Results) -> str:
+    """What makes a setting, at a glance; every key stands at the end of the page."""
+    rows: dict[str, list[str]] = {}
+    for setting in results.compared:
+        keys, local, division = setting.keys, setting.keys.get("local", {}), _division(setting)
+        noted = Folder(setting.out).record().get("settings", {}).get(keys["name"], {})
+        clients = division.get("clients", keys.get("clients"))
+        numbers = f", {noted['parameters']:,} numbers" if "parameters" in noted else ""
+        facts = {
+            "methods": ", ".join(results.labels(setting.name)),
+            "data": named(keys.get("data")),
+            "training samples": f"{division['train']:,}" if "train" in division else units.NONE,
+            "partition": named(keys.get("partition")),
+            "clients": f"{clients}, {keys.get('cohort')} of them in a round",
+            "model": f"{named(keys.get('model'))}{numbers}",
+            "a visit": f"{local.get('epochs')} epochs of SGD in batches of {local.get('batch')}, rate "
+            f"{local.get('lr')}, momentum {local.get('momentum')}, weight decay {local.get('weight_decay')}",
+            "rounds": f"{setting.rounds:,}",
+            "seeds": ", ".join(map(str, _seeds(results, setting))),
+        }
+        for name, value in facts.items():
+            rows.setdefault(name, []).append(value)
+    names = [setting.name for setting in results.compared]
+    return grid(names if len(names) > 1 else [], rows.items())
+
+
+def verdict(results: Results, **how: Any) -> list[str]:
+    """Who is better than the baseline, in words; nothing where there is nothing to compare."""
+    with contextlib.suppress(InputError):
+        return judged.in_words(results, **how) if len(results.labels()) > 1 else []
+    return []
+
+
+def costs(results: Results, target: reach.Target = None) -> list[str]:
+    """Who reaches the target soonest, in words; nothing where there is nothing to compare."""
+    return reach.in_words(results, target) if len(results.labels()) > 1 else []
+
+
+def lost(results: Results) -> str:
+    """The runs that diverged, where each broke, and what is left of it."""
+    items = []
+    for row in results.summary:
+        if row["diverged"]:
+            at, client = row.get("broke_round"), row.get("broke_client")
+            where = "its losses were finite" if at is None else f"in round {at}, at client {client}"
+            items.append(f"{row['run']}: {where}; its numbers are of the first {row['rounds']} rounds")
+    listed = "".join(f"<li>{html.escape(item)}</li>" for item in items)
+    return f"<h2>Runs that diverged</h2><ul>{listed}</ul>" if items else ""
+
+
+def timing(results: Results) -> str:
+    """How long each setting took, how fast it went, and on what."""
+    rows = []
+    for part in results.parts or (results,):
+        record = Folder(part.out).record()
+        for setting in part.settings:
+            runs = part.summary.where(setting=setting.name)
+            seconds = max(part.history.where(setting=setting.name).column("seconds"), default=None)
+            done = max(part.history.where(setting=setting.name).column("round"), default=0)
+            visits = len(runs) * done * int(setting.keys.get("cohort") or 0)
+            machine = (record.get("settings") or {}).get(setting.keys["name"], {}).get("machine", {})
+            facts = [str(machine[key]) for key in ("device_name", "engine", "precision") if key in machine]
+            speed = f"{visits / seconds:,.0f} visits a second" if seconds else units.NONE
+            cells = [count(len(runs), "run"), f"{done:,} rounds", units.clock(seconds), speed]
+            rows.append((f"{setting.name}", [*cells, ", ".join(facts) or "an unknown machine"]))
+    note = "A visit is one client training one model; the time holds evaluation and checkpoints."
+    head = ["runs", "rounds", "time", "speed", "machine"]
+    return f"<h2>Time and speed</h2>{wide(grid(head, rows, 'facts'))}{paragraphs([note], 'dim')}"
+
+
+def setup(results: Results) -> str:
+    """Every key of every setting."""
+    flat = [dict(_flattened(setting.keys)) for setting in results.settings]
+    keys = list(dict.fromkeys(key for one in flat for key in one))
+    rows = [(key, [str(one.get(key, units.NONE)) for one in flat]) for key in keys]
+    table = wide(grid([setting.name for setting in results.settings], rows))
+    return f"<h2>Every key</h2>{folded('all keys of all settings', table)}"
+
+
+def provenance(results: Results) -> str:
+    """Of every study: its folder, versions, hash, the command that repeats it, and its file."""
+    found = []
+    for part in results.parts or (results,):
+        folder = Folder(part.out)
+        record = folder.record()
+        versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
+        lines = [
+            f"{part.name}, from {part.out.resolve()}" + ("." if part.finished else ": not finished."),
+            *([f"Made with {versions}."] if versions else []),
+            *([f"Hash of the study: {record['study']}."] if "study" in record else []),
+            "To repeat it, save study.yaml below and run: fedskip run study.yaml --out NEW",
+        ]
+        source = html.escape(folder.file.read_text(encoding="utf-8"))
+        listing = folded("study.yaml, and what the study noted about itself", f"<pre>{source}</pre>")
+        found.append(paragraphs(lines, "dim") + listing)
+    return f"<h2>Where it comes from</h2>{''.join(found)}"
+
+
+# --- what the parts are made of ------------------------------------------------------------------------
+
+
+def grid(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], kind: str = "keys") -> str:
+    """A table of text whose rows have names; the cells of one of `keys` may take several lines."""
+    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    body = [
+        f"<tr><th>{html.escape(name)}</th>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
+        for name, cells in rows
+    ]
+    start = f"<thead><tr><th></th>{top}</tr></thead>" if head else ""
+    return f"<table class={kind}>{start}<tbody>{''.join(body)}</tbody></table>"
+
+
+def named(value: Any) -> str:
+    """A data set, a partition or a model with its options, in one line.
+
+    >>> named({"kind": "dirichlet", "beta": 0.5}), named("python:mine.Net")
+    ('dirichlet (beta 0.5)', 'Net')
+    """
+    if not isinstance(value, dict):
+        return str(value).rpartition(".")[2]
+    tag = next((key for key in ("name", "kind", "file") if key in value), "")
+    listed = ", ".join(f"{key} {given}" for key, given in value.items() if key != tag)
+    return f"{value.get(tag, '')} ({listed})" if listed else str(value.get(tag))
+
+
+def _division(setting: About) -> dict[str, Any]:
+    return next(iter(setting.divisions.values()), {})
+
+
+def _seeds(results: Recorded, setting: About) -> list[int]:
+    return sorted(set(results.summary.where(setting=setting.name).column("seed")))
+
+
+def _flattened(keys: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:
+    """Nested keys as dotted ones."""
+    found = []
+    for key, value in keys.items():
+        found += _flattened(value, f"{at}{key}.") if isinstance(value, dict) else [(f"{at}{key}", value)]
+    return found
+
+
+def paragraphs(lines: Iterable[str], kind: str = "") -> str:
+    return "".join(f"<p{f' class={kind}' if kind else ''}>{html.escape(line)}</p>" for line in lines)
+
+
+def folded(title: str, inside: str) -> str:
+    return f"<details><summary>{html.escape(title)}</summary>{inside}</details>"
+
+
+def wide(table: str) -> str:
+    return f'<div class="wide">{table}</div>'

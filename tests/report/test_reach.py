@@ -1,0 +1,57 @@
+"""What it takes to reach a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedskip.report.reach import in_words, reached
+from fedskip.report.results import Results
+from studies import curve, recorded, run
+
+
+def made(tmp_path: Path, **keys: object) -> Results:
+    """FedSkip-3 is there first, MOON with the fewest merges, FedNova never."""
+    curves = {"FedAvg": {1: 0.3, 2: 0.4, 3: 0.4, 4: 0.5}, "FedSkip-3": {1: 0.1, 2: 0.5}}
+    curves |= {"MOON": {3: 0.6}, "FedNova": {4: 0.4}}
+    rows = [row for label, scores in curves.items() for seed in (0, 1) for row in curve(label, seed, scores)]
+    runs = [run(label, seed, max(scores.values())) for label, scores in curves.items() for seed in (0, 1)]
+    return recorded(tmp_path, runs, rows=rows, **keys)
+
+
+def test_the_table(tmp_path: Path) -> None:
+    sheet = reached(made(tmp_path))
+    assert sheet.title == "To reach FedAvg's best"
+    assert [[cell.plain for cell in row] for row in sheet.rows] == [
+        ["FedAvg", "2 of 2", "4 ± 0", "4 ± 0", "440 B ± 0 B"],
+        ["FedSkip-3", "2 of 2", "2 ± 0", "2 ± 0", "220 B ± 0 B"],
+        ["MOON", "2 of 2", "3 ± 0", "1 ± 0", "330 B ± 0 B"],
+        ["FedNova", "0 of 2", "–", "–", "–"],
+    ]
+    assert (
+        reached(made(tmp_path), 0.4).title == reached(made(tmp_path, target=0.4)).title == "To reach 40.00 %"
+    )
+
+
+def test_in_words(tmp_path: Path) -> None:
+    assert in_words(made(tmp_path)) == [
+        "FedAvg's best is reached soonest by FedSkip-3: 2 rounds, 2 merges, 220 B; "
+        "with the fewest merges by MOON: 3 rounds, 1 merge, 330 B. FedAvg itself: 4 rounds, 4 merges, 440 B."
+    ]
+    assert in_words(made(tmp_path), "MOON") == ["No other method reaches MOON's best at every seed."]
+    assert in_words(made(tmp_path), 0.99) == [], "nobody gets there"
+
+
+def test_settings_with_targets_of_their_own(tmp_path: Path) -> None:
+    rows = [
+        row
+        for name in "ab"
+        for m in ("FedAvg", "MOON")
+        for row in curve(m, 0, {1: 0.3, 2: 0.5}, setting=name)
+    ]
+    runs = [run(m, 0, 0.5, setting=name) for name in "ab" for m in ("FedAvg", "MOON")]
+    results = recorded(tmp_path, runs, ["a", "b"], rows)
+    results.settings[1].keys["target"] = 0.3
+    sheet = reached(results)
+    assert (sheet.title, sheet.headers[:3]) == ("To reach the target", ["setting", "method", "target"])
+    assert [row[2].plain for row in sheet.rows] == ["FedAvg's best"] * 2 + ["30.00 %"] * 2
+    assert in_words(results)[1].startswith("b: 30.00 % is reached soonest by FedAvg: 1 round,")
