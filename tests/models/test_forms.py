@@ -35,6 +35,7 @@ def stacked(models: list[nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tenso
 
 STACKED = [
     ("perceptron", {}),
+    ("perceptron", {"sigmoid": False}),
     ("cnn", {}),
     ("cnn-femnist", {}),
     ("resnet50", THIN),

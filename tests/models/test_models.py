@@ -122,6 +122,8 @@ def test_perceptron_logits_are_sigmoids() -> None:
     assert output.max() <= 1
     floor = F.cross_entropy(output, torch.zeros(4, dtype=torch.long)).item()
     assert floor == pytest.approx(log((e + 4) / e), abs=1e-4)  # .9048
+    model.sigmoid = False
+    assert model(torch.randn(4, 60)).max() == 50
 
 
 def test_resnet_convolutions_start_kaiming_fan_out() -> None:

@@ -36,6 +36,28 @@ def test_quickstart_is_the_promised_study() -> None:
     assert centralised["reference"]
 
 
+def test_one_setting_of_a_study() -> None:
+    whole, narrow = build(bundled.load("table2")), build(bundled.load("table2/cifar10-beta0.5"))
+    assert narrow.name == "table2-cifar10-beta0.5"
+    assert narrow.settings == tuple(s for s in whole.settings if s.name == "cifar10-beta0.5")
+    for wrong, message in [
+        (
+            "table2/cifar10-beta5",
+            "setting is not known, got 'cifar10-beta5'. Did you mean 'cifar10-beta0.5'?",
+        ),
+        ("tabel2/cifar10", "study is not a file, got 'tabel2/cifar10'"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            bundled.load(wrong)
+        assert message in str(caught.value)
+
+
+def test_an_error_in_one_setting_has_its_line(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("data: synthetic\nsettings:\n  - name: a\n  - name: b\n    cohort: 0\n")
+    with pytest.raises(InputError, match=r"cohort must be >= 1, got 0 \(s\.yaml line 5\)"):
+        build(load_yaml(tmp_path / "s.yaml").narrowed("b"))
+
+
 def test_find_takes_a_name_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(STUDY)

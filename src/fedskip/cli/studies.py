@@ -14,7 +14,7 @@ from fedskip.report.closing import closing
 from fedskip.report.live import Live
 from fedskip.report.parts import costs, verdict
 from fedskip.report.results import Results
-from fedskip.spec import Tree, assigned, build, bundled, load_yaml
+from fedskip.spec import Tree, assigned, build, bundled
 from fedskip.spec.setting import KEYS
 from fedskip.study import Interrupted, Study
 from fedskip.study.workers import ProcessEnded
@@ -76,7 +76,7 @@ def chosen(study: str | None, over: Tree) -> Tree:
     The quickstart is made for its data set: with another one, and no study named, what the data set has by
     default is the study.
     """
-    tree = load_yaml(bundled.find(study or QUICKSTART))
+    tree = bundled.load(study or QUICKSTART)
     data = over.values.get("data")
     name = data.get("name") if isinstance(data, Mapping) else None
     if study is None and name not in (None, tree.values["data"]["name"]):

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, unknown
 from fedskip.input.nest import TAGS, expand, graft, overlay
 
 NUMBER = "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
@@ -75,6 +75,20 @@ class Tree:
         root = f"{path}."
         inner = {key.removeprefix(root): at for key, at in self.places.items() if key.startswith(root)}
         return Tree(values, {**inner, "": self.where(path)})
+
+    def narrowed(self, setting: str) -> Tree:
+        """The study with only one of its settings."""
+        entries = self.values.get("settings") or []
+        names = [entry.get("name") if isinstance(entry, Mapping) else None for entry in entries]
+        if setting not in names:
+            raise unknown("setting", setting, [name for name in names if name])
+        root, others = f"settings.{names.index(setting)}.", tuple(f"settings.{i}." for i in range(len(names)))
+        places = {key: at for key, at in self.places.items() if not key.startswith(others)}
+        places |= {
+            f"settings.0.{k.removeprefix(root)}": at for k, at in self.places.items() if k.startswith(root)
+        }
+        narrow = {"name": f"{self.values['name']}-{setting}", "settings": [entries[names.index(setting)]]}
+        return Tree({**self.values, **narrow}, places)
 
 
 def load_yaml(path: str | os.PathLike[str]) -> Tree:

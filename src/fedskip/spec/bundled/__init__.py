@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fedskip.input.errors import InputError, unknown
+from fedskip.spec.tree import Tree, load_yaml
 
 _FOLDER = Path(__file__).parent
 
@@ -27,3 +28,11 @@ def find(study: str) -> Path:
     if file.name == study and not file.suffix:  # it looks like a name
         return path(study)
     raise InputError("study", "is not a file", study, f"give a YAML file or one of: {', '.join(names())}")
+
+
+def load(study: str) -> Tree:
+    """The study that a user means: a bundled name, one of its settings as NAME/SETTING, or a path."""
+    name, _, setting = study.partition("/")
+    if setting and name in names() and not Path(study).exists():
+        return load_yaml(path(name)).narrowed(setting)
+    return load_yaml(find(study))
