@@ -1,0 +1,66 @@
+"""Write the tables of this folder's page and of README.md from the CSV files beside this one.
+
+    python docs/results/write.py          # after new results were added
+    python docs/results/write.py --check  # says whether the pages are up to date, and changes nothing
+
+A table stands between `<!-- numbers: NAME -->` and `<!-- /numbers -->`. NAME is a column of the paper, such
+as `table2/cifar10-beta0.5`, or `gains`. Pictures are drawn, too, and not checked.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
+from fedskip.paper.columns import columns
+from fedskip.report.canvas import drawn
+from fedskip.report.results import Results
+from fedskip.report.sheet import Sheet
+from fedskip.report.together import together
+
+HERE = Path(__file__).parent
+PAGES = (HERE / "README.md", HERE.parent.parent / "README.md")
+BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n).*?(<!-- /numbers -->)", re.DOTALL)
+
+
+def studies() -> list[Results]:
+    """All that was run, and is kept here."""
+    return [Results.read(file.parent) for file in sorted(HERE.glob("*/study.yaml"))]
+
+
+def written(text: str, kept: list[Results]) -> str:
+    """A page with its tables as the files have them."""
+    sheets: dict[str, Callable[[], Sheet]] = {"gains": lambda: gains_sheet(list(columns().values()), kept)}
+    for name, column in columns().items():
+        sheets[name] = lambda column=column: column_sheet(column, kept)
+    return BLOCK.sub(lambda found: f"{found[1]}{sheets[found[2]]().markdown()}{found[3]}", text)
+
+
+def draw(kept: list[Results]) -> None:
+    """What skipping gains, and the curves of every column that has histories, as NAME.svg."""
+    (HERE / "gains.svg").write_bytes(drawn(gains_figure(list(columns().values()), kept), "svg"))
+    for column in columns().values():
+        found = [one for one in kept if len(one.history) and any(map(column.is_of, one.settings))]
+        if found:
+            (HERE / f"{column.name}.svg").write_bytes(drawn(together(found)[0].plot.curves(), "svg"))
+
+
+def main() -> int:
+    kept, stale = studies(), []
+    if "--check" not in sys.argv:
+        draw(kept)
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        new = written(text, kept)
+        if new != text:
+            stale.append(page)
+            if "--check" not in sys.argv:
+                page.write_text(new, encoding="utf-8")
+    for page in stale:
+        print(f"{page}: {'is not what the files say' if '--check' in sys.argv else 'written'}")
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

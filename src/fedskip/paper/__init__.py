@@ -1,0 +1,1 @@
+"""The paper: its studies, its published numbers, and ours beside them."""

@@ -1,0 +1,163 @@
+"""Our numbers beside the paper's: one column with gains over FedAvg, or all columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from fedskip.paper.columns import Column
+from fedskip.records.table import Row
+from fedskip.report import units
+from fedskip.report.canvas import GREY, finish, new_axes
+from fedskip.report.results import Results
+from fedskip.report.sheet import BEST, Sheet
+from fedskip.report.statistics import Difference, difference
+from fedskip.report.style import look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+METRIC = "accuracy"
+BASELINE = "FedAvg"
+SKIPPING = [f"FedSkip-{period}" for period in (3, 5, 7, 10)]
+PAPER = "#d55e00"  # its colour
+SHOWN = {"best": "best", "last": "last", "mean_tail": "tail"}
+
+
+def column_sheet(column: Column, studies: list[Results]) -> Sheet:
+    """A column in full: our scores, the paper's, and the gains over FedAvg, paired by seed."""
+    runs = column.runs(studies)
+    diverged = any(row["diverged"] for rows in runs.values() for row in rows)
+    several = len(runs.get(BASELINE, ())) > 1
+    gains = ["gain in best", "gain in tail"] * several
+    headers = ["method", *SHOWN.values(), *["diverged"] * diverged, "paper", *gains, "paper's gain"]
+    rows = []
+    for name, found in runs.items():
+        lost = sum(bool(row["diverged"]) for row in found)
+        cells = (
+            [units.scores(_known(found, score), METRIC) for score in SHOWN] if found else ["not run", "", ""]
+        )
+        cells += [f"{lost} of {len(found)}" if lost else ""] * diverged + [_published(column, name)]
+        for score in ("best", "mean_tail") if several else ():
+            cells.append("" if name == BASELINE else _gain(_apart(found, runs[BASELINE], score)))
+        cells.append(_published_gain(column, name))
+        rows.append([Text(name), *map(Text, cells)])
+    return Sheet(f"{column.table}/{column.name}", headers, 1, rows)
+
+
+def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], score: str = "best") -> Sheet:
+    """A whole table: ours and the paper's side by side; the cells say what is missing, short or lost."""
+    headers, rows = ["method"], {}
+    names = list(dict.fromkeys(name for column in columns for name in column.methods))
+    rows = {name: [Text(name)] for name in names}
+    for column in columns:
+        runs, best = column.runs(studies), 0.0
+        headers += [column.name, "paper"]
+        means = {name: fmean(known) for name, found in runs.items() if (known := _known(found, score))}
+        best = max(means.values(), default=0.0)
+        for name in names:
+            text = cell(column, runs.get(name), score)
+            ahead = name in means and means[name] == best and len(means) > 1
+            rows[name] += [Text(text, BEST if ahead else ""), Text(_published(column, name))]
+    return Sheet(f"{table}, {SHOWN.get(score, score)} test accuracy in %", headers, 1, list(rows.values()))
+
+
+def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = "mean_tail") -> Sheet:
+    """What skipping gains over FedAvg in each column that was run: ours, and the paper's."""
+    rows = []
+    for column, gained in gains(columns, studies, score).items():
+        base = column.runs(studies)[BASELINE]
+        cells = [str(len(base)), units.scores(_known(base, score), METRIC)]
+        cells += [f"{_gain(ours)}; paper {_published_gain(column, name)}" for name, ours in gained.items()]
+        rows.append([Text(column.name), *map(Text, cells)])
+    return Sheet(
+        f"gain over {BASELINE} in points, by {SHOWN[score]}",
+        ["column", "seeds", BASELINE, *SKIPPING],
+        1,
+        rows,
+    )
+
+
+def gains_figure(columns: Sequence[Column], studies: list[Results], score: str = "mean_tail") -> Axes:
+    """The same as a picture: means with intervals, and the paper's gains as hollow diamonds."""
+    axes, found = new_axes(), gains(columns, studies, score)
+    for number, (column, gained) in enumerate(found.items()):
+        for step, (name, ours) in enumerate(gained.items()):
+            seen, y = look(name), number + 0.16 * (step - 1.5)
+            label = name if not number else None
+            if ours.mean is not None:
+                axes.plot(100 * ours.mean, y, seen.marker, color=seen.colour, markersize=6, label=label)
+            if ours.low is not None and ours.high is not None:
+                axes.plot([100 * ours.low, 100 * ours.high], [y, y], color=seen.colour, linewidth=1.6)
+            score_, base = column.published.get(name), column.published.get(BASELINE)
+            if score_ is not None and base is not None:
+                axes.plot(100 * (score_ - base), y, "D", markersize=5, fillstyle="none", color=PAPER)
+    axes.plot([], [], "D", fillstyle="none", color=PAPER, label="the paper")
+    axes.axvline(0, color=GREY, linewidth=1)
+    axes.set_yticks(range(len(found)), [column.name for column in found])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"gain over {BASELINE} (points of test accuracy)")
+    note = f"by {SHOWN[score]}, paired by seed; lines: Student's 95 % intervals"
+    return finish(axes, "What skipping gains", [note])
+
+
+def gains(
+    columns: Sequence[Column], studies: list[Results], score: str
+) -> dict[Column, dict[str, Difference]]:
+    """How FedSkip differs from FedAvg, by period, in each column of which there is something."""
+    found = {}
+    for column in columns:
+        runs = column.runs(studies)
+        base = runs.get(BASELINE, [])
+        if base and any(runs.get(name) for name in SKIPPING):
+            found[column] = {name: _apart(runs[name], base, score) for name in SKIPPING}
+    return found
+
+
+def cell(column: Column, runs: Sequence[Row] | None, score: str) -> str:
+    """Our number, or why there is none."""
+    if runs is None:
+        return ""
+    if not runs:
+        return "not run"
+    known, lost = _known(runs, score), sum(bool(row["diverged"]) for row in runs)
+    notes = [f"{lost} of {len(runs)} diverged"] * bool(lost)
+    rounds = min((int(row["rounds"]) for row in runs if not row["diverged"]), default=column.rounds)
+    notes += [f"{rounds} of {column.rounds} rounds"] * (rounds < column.rounds)
+    said = units.scores(known, METRIC) if known else ""
+    return f"{said} ({', '.join(notes)})".strip() if notes else said
+
+
+def _known(runs: Sequence[Row], score: str) -> list[float]:
+    """The scores of the runs that did not diverge."""
+    return [row[score] for row in runs if row[score] is not None and not row["diverged"]]
+
+
+def _apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
+    mine, theirs = (
+        {row["seed"]: None if row["diverged"] else row[score] for row in some} for some in (runs, others)
+    )
+    return difference(mine, theirs)
+
+
+def _gain(found: Difference) -> str:
+    """In points, with Student's 95 % interval."""
+    if found.mean is None or found.missing:
+        return units.NONE
+    mean, low, high = (units.difference(value, METRIC) for value in (found.mean, found.low, found.high))
+    return f"{mean} ({low} to {high})" if found.low is not None else mean
+
+
+def _published(column: Column, name: str) -> str:
+    if name not in column.published:
+        return ""
+    score = column.published[name]
+    return "*" if score is None else units.score(score, METRIC)
+
+
+def _published_gain(column: Column, name: str) -> str:
+    score, base = column.published.get(name), column.published.get(BASELINE)
+    return "" if score is None or base is None or name == BASELINE else units.difference(score - base, METRIC)

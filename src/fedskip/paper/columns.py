@@ -1,0 +1,110 @@
+"""The columns of the paper's tables: what was set, what was published, and which runs are of them.
+
+`published.csv` holds the paper's numbers. What was set is in the bundled studies of the same names.
+"""
+
+import csv
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedskip.engine.local import Local
+from fedskip.methods import Method
+from fedskip.methods.grammar import label_among, parse_many
+from fedskip.records.table import Row, Table
+from fedskip.report.recorded import About
+from fedskip.report.results import Results
+from fedskip.spec import Draft, Setting, build, bundled
+
+TABLES = ("table1", "table2", "table3")
+# keys that say how much is run or measured, not what
+FREE = {
+    "name",
+    "methods",
+    "seeds",
+    "rounds",
+    "eval_every",
+    "eval_samples",
+    "slot_accuracy",
+    "client_accuracy",
+}
+FREE |= {"target", "reference"}
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column of a table of the paper."""
+
+    table: str
+    draft: Draft
+    published: Mapping[str, float | None]  # by method; None where the paper has a star
+
+    @property
+    def name(self) -> str:
+        return self.draft.name
+
+    @property
+    def rounds(self) -> int:
+        return int(self.draft.keys["rounds"])
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """As the paper calls them."""
+        return {called(method): method for method in self.draft.keys["methods"]}
+
+    def is_of(self, setting: About) -> bool:
+        """Whether a setting is this one, but for its methods, seeds and rounds."""
+        defaults: dict[str, Any] = {one.name: one.default for one in dataclasses.fields(Setting)}
+        wanted = {key: value for key, value in (defaults | dict(self.draft.keys)).items() if key not in FREE}
+        wanted["local"] = dataclasses.asdict(Local(**wanted["local"]))
+        for key, value in wanted.items():
+            known = "clients" in self.draft.keys or key != "clients"  # else the data set knows
+            if known and setting.keys.get(key, defaults[key]) != value:
+                return False
+        return True
+
+    def runs(self, studies: list[Results]) -> dict[str, list[Row]]:
+        """The runs of each method that some studies hold; every seed once, the longest counts."""
+        found: dict[str, dict[int, Row]] = {name: {} for name in self.methods}
+        for study in studies:
+            for setting in filter(self.is_of, study.settings):
+                rows = _by_method(study, setting)
+                for name, method in self.methods.items():
+                    for row in rows.get(method, ()):
+                        known = found[name].get(row["seed"])
+                        if known is None or known["rounds"] < row["rounds"]:
+                            found[name][row["seed"]] = row
+        return {name: [seeds[seed] for seed in sorted(seeds)] for name, seeds in found.items()}
+
+
+def _by_method(study: Results, setting: About) -> dict[Method, Table]:
+    """The runs of a setting; nothing of methods that cannot be read on this machine."""
+    try:
+        methods = parse_many(setting.keys.get("methods", ()))
+    except ValueError:
+        return {}
+    return {m: study.summary.where(setting=setting.name, method=label_among(m, methods)) for m in methods}
+
+
+def called(method: Method) -> str:
+    """How the paper calls a method, whatever its hyper-parameters."""
+    return method.label.partition("(")[0]
+
+
+@cache
+def columns() -> dict[str, Column]:
+    """All columns, by TABLE/COLUMN."""
+    numbers: dict[tuple[str, str], dict[str, float | None]] = {}
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            score = None if row["score"] == "*" else float(row["score"])
+            numbers.setdefault((row["table"], row["column"]), {})[row["method"]] = score
+    found = {}
+    for table in TABLES:
+        for draft in build(bundled.load(table)).settings:
+            published: Any = numbers.get((table, draft.name), {})
+            found[f"{table}/{draft.name}"] = Column(table, draft, published)
+    return found

@@ -1,0 +1,71 @@
+"""Our numbers beside the paper's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedskip.engine.local import Local
+from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet, table_sheet
+from fedskip.paper.columns import columns
+from fedskip.report.results import Results
+from fedskip.report.sheet import BEST
+from studies import recorded, run
+
+METHODS = ["fedavg", "scaffold", "moon", "fedskip(period=3)"]
+
+
+def kept(tmp_path: Path) -> Results:
+    """Two seeds of SYNTHETIC: FedSkip-3 gains 2 and 4 points, SCAFFOLD diverged once, MOON was stopped."""
+    scores = {"FedAvg": (0.5, 0.6), "FedSkip-3": (0.52, 0.64), "SCAFFOLD": (0.7, 0.7), "MOON": (0.4, 0.4)}
+    runs = [run(label, seed, score) for label, of in scores.items() for seed, score in enumerate(of)]
+    for row in runs:
+        row["rounds"] = 300 if row["method"] == "MOON" else 1000
+        row["diverged"] = row["run"] == "a.SCAFFOLD.s1"
+    return recorded(
+        tmp_path, runs, data={"name": "synthetic"}, partition={"kind": "natural"},
+        model={"name": "perceptron"}, cohort=10, rounds=1000, methods=METHODS,
+        local=vars(Local(small_clients="short")),
+    )  # fmt: skip
+
+
+def test_a_column(tmp_path: Path) -> None:
+    sheet = column_sheet(columns()["table3/synthetic"], [kept(tmp_path)])
+    rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in sheet.rows}
+    assert sheet.headers[4:] == ["diverged", "paper", "gain in best", "gain in tail", "paper's gain"]
+    assert rows["FedAvg"] == [*["55.00 ± 7.07"] * 3, "", "94.12", "", "", ""]
+    gain = "+3.00 (-9.71 to +15.71)"
+    assert rows["FedSkip-3"] == [*["58.00 ± 8.49"] * 3, "", "94.81", gain, gain, "+0.69"]
+    assert rows["SCAFFOLD"][3:] == ["1 of 2", "*", "–", "–", ""]
+    assert rows["FedDyn"][:3] == ["not run", "", ""]
+
+
+def test_a_table_says_what_is_missing_short_or_lost(tmp_path: Path) -> None:
+    some = [columns()[f"table3/{name}"] for name in ("synthetic", "shakespeare")]
+    sheet = table_sheet("table3", some, [kept(tmp_path)])
+    rows = {row[0].plain: row[1:] for row in sheet.rows}
+    assert sheet.headers == ["method", "synthetic", "paper", "shakespeare", "paper"]
+    assert [cell.plain for cell in rows["FedAvg"]] == ["55.00 ± 7.07", "94.12", "not run", "50.98"]
+    assert rows["SCAFFOLD"][0].plain == "70.00 (1 of 2 diverged)"
+    assert rows["MOON"][0].plain == "40.00 ± 0.00 (300 of 1000 rounds)"
+    assert [cell.plain for cell in rows["MOON"][2:]] == ["", "*"], "the paper has none there, and so have we"
+    assert rows["SCAFFOLD"][0].style == BEST
+
+
+def test_what_skipping_gains(tmp_path: Path) -> None:
+    sheet = gains_sheet(list(columns().values()), [kept(tmp_path)])
+    [row] = sheet.rows
+    assert [cell.plain for cell in row][:4] == [
+        "synthetic", "2", "55.00 ± 7.07", "+3.00 (-9.71 to +15.71); paper +0.69",
+    ]  # fmt: skip
+    assert row[4].plain == "–; paper -0.18"
+
+
+def test_gains_as_a_picture(tmp_path: Path) -> None:
+    axes = gains_figure(list(columns().values()), [kept(tmp_path)])
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["synthetic"]
+    marks = {line.get_label(): line.get_xdata() for line in axes.get_lines()}
+    assert list(marks["FedSkip-3"]) == [pytest.approx(3.0)]
+    hollow = [line.get_xdata() for line in axes.get_lines() if line.get_fillstyle() == "none"]
+    assert [x[0] for x in hollow if len(x)] == pytest.approx([0.69, -0.18, -0.02, 0.38])

@@ -1,0 +1,78 @@
+"""The columns of the paper's tables, and which runs are of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedskip.engine.local import Local
+from fedskip.paper.columns import Column, columns
+from fedskip.report.recorded import About
+from fedskip.report.results import Results
+from studies import recorded, run
+
+
+def kept(tmp_path: Path, *rows: Any, **keys: Any) -> Results:
+    """A study of the paper's SYNTHETIC, with some keys changed."""
+    local = dataclasses.asdict(Local(small_clients="short", **keys.pop("local", {})))
+    some = {"data": {"name": "synthetic"}, "partition": {"kind": "natural"}, "model": {"name": "perceptron"}}
+    some |= {"cohort": 10, "local": local, "rounds": 1000, "methods": ["fedavg", "fedprox(mu=0.001)", "moon"]}
+    return recorded(tmp_path, rows, **(some | keys))
+
+
+@pytest.fixture
+def column() -> Column:
+    return columns()["table3/synthetic"]
+
+
+def test_every_published_number_has_its_method() -> None:
+    assert len(columns()) == 9 + 6 + 7
+    assert sum(len(column.published) for column in columns().values()) == 6 + 60 + 70
+    for name, column in columns().items():
+        unknown = column.published.keys() - column.methods.keys()
+        assert unknown <= ({"MOON"} if name == "table3/shakespeare" else set()), name
+    found = columns()["table2/cifar10-beta0.5"].published
+    assert (found["FedAvg"], found["FedSkip-5"]) == (0.6883, 0.7177)
+    assert columns()["table3/cifar100-p100"].published["SCAFFOLD"] is None, "a star"
+
+
+@pytest.mark.parametrize(
+    ("keys", "same"),
+    [
+        ({}, True),
+        ({"rounds": 20, "seeds": [7], "eval_every": 5, "target": 0.9}, True),
+        ({"cohort": 5}, False),
+        ({"model": {"name": "perceptron", "sigmoid": False}}, False),
+        ({"local": {"clip": 10.0}}, False),
+        ({"validation": 0.1}, False),
+        ({"data": {"name": "synthetic", "train_fraction": 0.5}}, False),
+    ],
+)
+def test_a_setting_is_of_a_column_if_all_that_matters_agrees(
+    tmp_path: Path, column: Column, keys: dict[str, Any], same: bool
+) -> None:
+    [setting] = kept(tmp_path, run("FedAvg", 0, 0.5), **keys).settings
+    assert isinstance(setting, About)
+    assert column.is_of(setting) is same
+
+
+def test_runs_are_found_by_their_hyper_parameters(tmp_path: Path, column: Column) -> None:
+    labels = ("FedAvg", "FedProx(mu=0.001)", "MOON")
+    one = kept(tmp_path, *(run(label, 0, 0.5) for label in labels))
+    other = kept(tmp_path, run("FedProx", 1, 0.7), run("FedAvg", 1, 0.6), methods=["fedavg", "fedprox"])
+    found = column.runs([one, other])
+    assert [row["last"] for row in found["FedAvg"]] == [0.5, 0.6]
+    assert [row["last"] for row in found["FedProx"]] == [0.5], (
+        "mu is 0.01 by default, which is not the paper's"
+    )
+    assert found["SCAFFOLD"] == []
+
+
+def test_of_two_runs_with_one_seed_the_longest_counts(tmp_path: Path, column: Column) -> None:
+    short = kept(tmp_path, run("FedAvg", 0, 0.5) | {"rounds": 20}, rounds=20)
+    full = kept(tmp_path, run("FedAvg", 0, 0.6) | {"rounds": 1000})
+    for studies in ([short, full], [full, short]):
+        assert [row["last"] for row in column.runs(studies)["FedAvg"]] == [0.6]
