@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedskip.input.errors import unknown
+from fedskip.report.choices import FORMATS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = ("pdf", "svg", "png")
 SIZE = (6.4, 4.0)  # inches
 WILD = 20.0  # a line this much above the others leaves the picture, rather than flatten them
 GREY = "#767676"
