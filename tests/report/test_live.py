@@ -1,6 +1,7 @@
 """Progress while a study works."""
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -78,6 +79,15 @@ def test_plain_lines_where_there_is_no_terminal(now):
     assert console.file.getvalue().splitlines()[1:] == [
         "a: round 5/10  elapsed 1:05  left 0:10  best 70.00 (MOON)  50 client-steps/s"
     ]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_is_to_be_said_is_said_when_a_setting_begins(terminal):
+    forced = {"force_terminal": terminal, "force_interactive": terminal}
+    console = Console(file=io.StringIO(), width=80, highlight=False, **forced)
+    with Live(console, lambda: "demo") as progress:
+        progress.setting(replace(Work().course, notes=["7 of 212 clients dropped"]), [])
+    assert "a: 7 of 212 clients dropped\n" in console.file.getvalue()
 
 
 def test_steps_that_are_compiled_are_lines_where_there_is_no_terminal():

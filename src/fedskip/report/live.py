@@ -50,8 +50,8 @@ class Live(Progress):
         if not self._begun:
             self.console.print(self.title(), soft_wrap=True)
         self._begun += 1
-        for needs in course.needs:
-            self.console.print(f"{course.name}: {needs}", soft_wrap=True)
+        for note in course.notes:
+            self.console.print(f"{course.name}: {note}", soft_wrap=True)
         self._now = Watch(course, rows)
 
     def preparing(self, rows: int) -> None:

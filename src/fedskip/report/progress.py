@@ -55,7 +55,7 @@ class Course:
     start: int  # the round from which it goes on
     rounds: int
     metric: str | Callable[..., Any]
-    needs: Sequence[str]  # memory, in words
+    notes: Sequence[str]  # to be said when it begins, such as what memory it needs
     status: Callable[[], Status]
     seconds: Callable[[], float]  # since the setting began
 

@@ -69,7 +69,7 @@ class Session:
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
         return Course(
             setting.name, runs, self.round, setting.rounds, setting.metric,
-            needs, self.place.status, self.judge.seconds,
+            [*self.prepared.small_clients(), *needs], self.place.status, self.judge.seconds,
         )  # fmt: skip
 
     def restore(self, folder: Path, anyway: bool = False) -> None:
