@@ -17,6 +17,7 @@ from fedskip import federation, rng
 from fedskip.data import Arrays
 from fedskip.engine import Engine, Job, Local, Plan, Stacked, Task, Trained
 from fedskip.engine.local import Route, route
+from fedskip.engine.task import Preparing, Told
 from fedskip.federation import Clients, Outcome, Run, Server
 from fedskip.methods import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.methods.base import State
@@ -198,7 +199,7 @@ def perceptron_task(local: Local | None = None) -> tuple[Task, list[np.ndarray]]
 class Nudge:
     """An engine that only adds a number to each model and reports visits in an order of its own."""
 
-    preparing = 0.0
+    preparing = Preparing()
 
     def __init__(self, backwards: bool = False) -> None:
         self.backwards = backwards
@@ -206,6 +207,8 @@ class Nudge:
 
     def open(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def watch(self, told: Told) -> None: ...
 
     @property
     def busy(self) -> bool:

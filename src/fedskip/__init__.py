@@ -5,33 +5,57 @@
 >>> study = fedskip.Study(data="synthetic", methods=[FedAvg(), FedAvg(period=5)], rounds=200, seeds=3)
 """
 
-from fedskip.contract import check_method
-from fedskip.data import Arrays, Dataset, Partition, partition
-from fedskip.input.errors import InputError
-from fedskip.methods import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
-from fedskip.models.weights import load
-from fedskip.report.results import Results
-from fedskip.study import Study
-from fedskip.version import __version__
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Arrays",
-    "Dataset",
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedDyn",
-    "FedNova",
-    "FedProx",
-    "InputError",
-    "Method",
-    "Moon",
-    "Partition",
-    "Results",
-    "Scaffold",
-    "Study",
-    "__version__",
-    "check_method",
-    "load",
-    "partition",
-]
+from fedskip.version import __version__ as __version__
+
+# The names that users need, by the module that has them. They are imported when they are first asked for,
+# since torch takes seconds. Type checkers read the imports below; a test compares the two.
+_NAMES = {
+    "contract": ("check_method",),
+    "data": ("Arrays", "Dataset", "Partition", "partition"),
+    "input.errors": ("InputError",),
+    "methods": ("FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "Method", "Moon", "Scaffold"),
+    "models.weights": ("load",),
+    "report.results": ("Results",),
+    "study": ("Study",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = {module.name for module in pkgutil.iter_modules(__path__)}
+
+__all__ = ["__version__", *_HOMES]
+
+if TYPE_CHECKING:
+    from fedskip.contract import check_method as check_method
+    from fedskip.data import Arrays as Arrays
+    from fedskip.data import Dataset as Dataset
+    from fedskip.data import Partition as Partition
+    from fedskip.data import partition as partition
+    from fedskip.input.errors import InputError as InputError
+    from fedskip.methods import FedAdam as FedAdam
+    from fedskip.methods import FedAvg as FedAvg
+    from fedskip.methods import FedAvgM as FedAvgM
+    from fedskip.methods import FedDyn as FedDyn
+    from fedskip.methods import FedNova as FedNova
+    from fedskip.methods import FedProx as FedProx
+    from fedskip.methods import Method as Method
+    from fedskip.methods import Moon as Moon
+    from fedskip.methods import Scaffold as Scaffold
+    from fedskip.models.weights import load as load
+    from fedskip.report.results import Results as Results
+    from fedskip.study import Study as Study
+else:  # a type checker that saw this would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"fedskip.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'fedskip' has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"fedskip.{_HOMES[name]}"), name)
+        globals()[name] = found  # the next one who asks finds it here
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES, *_MODULES})

@@ -1,12 +1,17 @@
 """The command line as a whole: how it ends, and `list`, `show` and `export`."""
 
 import subprocess
+import sys
 
 import pytest
 import torch
+import typer
 
 import fedskip
-from fedskip.cli.studies import chosen
+from fedskip.bench.cases import CASES
+from fedskip.cli import app
+from fedskip.cli.chosen import chosen
+from fedskip.data import catalogue
 from fedskip.models.weights import write_weights
 from fedskip.spec import Tree, build
 from terminal import FEDSKIP, SMALL, call
@@ -62,6 +67,45 @@ def test_a_folder_that_holds_a_study_is_left_alone(quickstart):
 def test_the_installed_command():
     result = subprocess.run([FEDSKIP, "--version"], capture_output=True, text=True, check=True)
     assert result.stdout == f"fedskip {fedskip.__version__}\n"
+
+
+def commands(group, *path):
+    """The names of all commands, those of groups as well."""
+    yield path, group
+    for name, inner in getattr(group, "commands", {}).items():
+        yield from commands(inner, *path, name)
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def test_help_does_not_wait_for_torch():
+    assert len(COMMANDS) > 12
+    asked = [["--version"], *([*path, "--help"] for path in COMMANDS)]
+    code = f"""
+import sys
+from fedskip.cli import app
+for arguments in {asked!r}:
+    try:
+        app(arguments)
+    except SystemExit as end:
+        assert not end.code
+assert not {{"torch", "numpy", "matplotlib"}} & sys.modules.keys()
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.count("Usage: ") == len(COMMANDS)
+
+
+def test_help_names_all_there_is():
+    for path, known in {("bench",): CASES, ("data", "get"): catalogue.from_files()}.items():
+        help = COMMANDS[path].params[0].help
+        assert help.replace(" or ", ", ").rstrip(".").split(", ") == list(known)
+
+
+def test_an_unknown_command_is_answered_with_the_nearest():
+    code, _, said = call("rnu")
+    assert code == 2
+    assert "No such command 'rnu'. Did you mean 'run'?" in said
 
 
 def test_list_names_everything():

@@ -1,6 +1,7 @@
 """Progress while a study works."""
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,11 +18,12 @@ class Work:
     def __init__(self, methods=("FedAvg", "MOON"), seeds=1, at=0):
         self.runs = [Shown(f"a.{label}.s{seed}", label, seed) for label in methods for seed in range(seeds)]
         self.round, self.steps, self.preparing, self.diverged = at, 1000 * at, 0.0, set()
+        self.compiling = ("", 2, 8)
         self.course = Course("a", self.runs, at, 10, "accuracy", (), self.status, lambda: 65.0)
 
     def status(self):
         rounds = {run.name: float(self.round) for run in self.runs}
-        return Status(rounds, frozenset(self.diverged), self.steps, self.preparing)
+        return Status(rounds, frozenset(self.diverged), self.steps, self.preparing, *self.compiling)
 
     def advance(self, to):
         self.steps += 100 * (to - self.round)
@@ -79,10 +81,71 @@ def test_plain_lines_where_there_is_no_terminal(now):
     ]
 
 
-def drawn(watch):
-    console = Console(file=io.StringIO(), width=100, color_system=None)
-    console.print(watch.screen(" (1 of 2)"))
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_is_to_be_said_is_said_when_a_setting_begins(terminal):
+    forced = {"force_terminal": terminal, "force_interactive": terminal}
+    console = Console(file=io.StringIO(), width=80, highlight=False, **forced)
+    with Live(console, lambda: "demo") as progress:
+        progress.setting(replace(Work().course, notes=["7 of 212 clients dropped"]), [])
+    assert "a: 7 of 212 clients dropped\n" in console.file.getvalue()
+
+
+def test_steps_that_are_compiled_are_lines_where_there_is_no_terminal():
+    console = Console(file=io.StringIO(), width=80)
+    with Live(console, lambda: "demo") as progress:
+        work = Work()
+        progress.setting(work.course, [])
+        for number, rows in enumerate([24, 1], 3):
+            work.compiling = ("compiling", number, 8)
+            progress.preparing(rows)
+            work.compiling = ("", number, 8)
+            progress.preparing(0)
+    assert console.file.getvalue().splitlines()[1:] == [
+        "a: compiling step 3 of at most 8 (24 rows)",
+        "a: compiling step 4 of at most 8 (1 row)",
+    ]
+
+
+def drawn(watch, width=100, height=50):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(watch.screen(" (1 of 2)", height))
     return console.file.getvalue()
+
+
+def test_a_terminal_says_what_is_compiled():
+    work = Work()
+    watch = live.Watch(work.course, [])
+    assert "compiling" not in drawn(watch)
+    work.compiling = ("compiling", 3, 8)
+    assert drawn(watch).splitlines()[-1].endswith("client-steps/s  compiling step 3 of at most 8")
+
+
+def test_what_a_study_compiles_is_no_line_on_a_terminal():
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, force_interactive=True)
+    with Live(console, lambda: "demo") as progress:
+        work = Work()
+        progress.setting(work.course, [])
+        work.compiling = ("compiling", 3, 8)
+        progress.preparing(24)
+    assert "24 rows" not in console.file.getvalue()
+
+
+def test_what_a_screen_shows_fits_it():
+    """Seeds share a line where runs are too many, names wrap where they are too long; numbers are whole."""
+    many = Work(methods=[f"M{i}" for i in range(8)], seeds=3)
+    text = drawn(live.Watch(many.course, [row("M7", 0.4321)]), width=80, height=24)
+    assert "3 seeds" in text
+    assert len(text.splitlines()) <= 24
+    assert text.splitlines()[-1].startswith("elapsed")
+    wider = Work(methods=[f"M{i}" for i in range(40)])
+    text = drawn(live.Watch(wider.course, []), width=80, height=24)
+    assert "and 20 more" in text
+    assert len(text.splitlines()) <= 24
+    long = "SCAFFOLD(global_lr=0.123456789,period=25)"
+    named = Work(methods=[long])
+    text = drawn(live.Watch(named.course, [row(long, 0.4321)]), width=60)
+    assert "43.21" in text
+    assert "…" not in text
 
 
 def test_a_line_per_run_on_a_terminal(now):
@@ -108,8 +171,8 @@ def test_a_line_per_run_on_a_terminal(now):
 
 def test_many_runs_share_a_line_per_method():
     watch = live.Watch(Work(seeds=live.MANY).course, [row("MOON", 0.4, seed=0), row("MOON", 0.6, seed=1)])
-    assert [runs[0].label for runs in watch.lines] == ["FedAvg", "MOON"]
     assert f"{live.MANY} seeds" in drawn(watch)
+    assert len(drawn(watch).splitlines()) == 4
     assert "50.00" in drawn(watch)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from safetensors.torch import load_file
 
 from fedskip import Study
 from fedskip.records.table import Row
-from fedskip.report.progress import Course, Progress
-from fedskip.study.groups import Here
+from fedskip.report.progress import Course, Progress, Status
+from fedskip.study.groups import Apart, Here
 from fedskip.study.workers import AVAILABLE, Worker
 from studies import numbers, study
 
@@ -57,6 +59,39 @@ def test_progress_moves_between_checkpoints(tmp_path: Path) -> None:
     assert alone.at_checkpoint[1] == steps
     for course in (watching.course, alone.course):
         assert 0 < course.status().preparing < course.seconds(), "tracing is not held against the pace"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_steps_that_are_compiled_are_told_and_counted(tmp_path: Path, processes: int) -> None:
+    class Watching(Progress):
+        def setting(self, course: Course, rows: Iterable[Row]) -> None:
+            self.course, self.told = course, list[tuple[int, Status]]()
+
+        def preparing(self, rows: int) -> None:
+            self.told.append((rows, self.course.status()))
+
+    watching = Watching()
+    study(tmp_path / "out", engine="stacked", processes=processes, rounds=4).run(watching)
+    begun = [(rows, status) for rows, status in watching.told if rows]
+    assert 2 <= len(begun) == len(watching.told) / 2
+    assert [status.begun for _, status in begun] == list(range(1, len(begun) + 1)), "of all groups"
+    record = yaml.safe_load((tmp_path / "out" / "study.yaml").read_text())["record"]["settings"]["toy"]
+    planned = [len(sizes) for kind in ("sizes", "contrast_sizes") for sizes in record["machine"][kind]]
+    assert {status.most for _, status in begun} == {sum(planned)}
+    assert all(status.doing == "tracing" for _, status in begun)
+    assert {rows for rows, _ in begun} <= {
+        rows for kind in ("sizes", "contrast_sizes") for sizes in record["machine"][kind] for rows in sizes
+    }
+    assert not watching.told[-1][1].doing
+
+
+def test_time_goes_on_while_another_process_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be held against the pace."""
+    place = Apart([], [])
+    monkeypatch.setattr(place, "groups", [None, None])
+    at = Status({}, frozenset(), 0, 2.0, "compiling", 1, 4)
+    place._told = {0: (at, time.monotonic() - 5), 1: (replace(at, doing=""), time.monotonic() - 50)}
+    assert place.status().preparing == pytest.approx(7.0, abs=1.0)
 
 
 def test_results_agree_and_bits_repeat(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from torch import nn
 
 from fedskip import Arrays, Dataset, InputError
 from fedskip.records.provenance import Folder
+from fedskip.records.table import Row
+from fedskip.report.progress import Course, Progress
 from studies import Net, study, toy
 
 
@@ -35,6 +39,62 @@ def test_small_clients(tmp_path: Path) -> None:
     assert len(short.summary) == 6
     with pytest.raises(InputError, match="cohort must be <= 0"):
         study(tmp_path / "c", data=data, local={"batch": 64, "small_clients": "drop"}).run()
+
+
+def uneven(*sizes: int) -> Dataset:
+    """Clients with so many training samples, and a test sample each; with seed 1 one more is too small."""
+    full = toy(len(sizes), max(sizes) + 2)
+    place = np.arange(len(full.samples)) % (max(sizes) + 2)
+    assert full.owner is not None
+    most = np.array(sizes)[full.owner]
+
+    def split(seed: int) -> tuple[np.ndarray, np.ndarray]:
+        less = (full.owner == len(sizes) - 1) * seed * 10
+        return np.flatnonzero(place < most - less), np.flatnonzero(place == max(sizes) + 1)
+
+    return replace(full, split=split)
+
+
+@pytest.mark.parametrize(
+    ("local", "seeds", "said"),
+    [
+        ({"small_clients": "drop"}, 1, ["2 of 6 clients dropped (fewer than 8 samples)"]),
+        ({"small_clients": "drop"}, 2, ["2 to 3 of 6 clients dropped (fewer than 8 samples)"]),
+        ({"small_clients": "short"}, 1, ["2 of 6 clients train in one short batch (fewer than 8 samples)"]),
+        (
+            {"small_clients": "short"}, 2,
+            ["2 to 3 of 6 clients train in one short batch (fewer than 8 samples)"],
+        ),
+        ({"last_batch": "keep"}, 1, ["2 of 6 clients train in one short batch (fewer than 8 samples)"]),
+        ({"batch": 6, "small_clients": "short"}, 1, [
+            "1 of 6 clients trains in one short batch (fewer than 6 samples)"
+        ]),
+        ({"batch": 4, "small_clients": "drop"}, 2, []),
+    ],
+)  # fmt: skip
+def test_small_clients_are_counted(
+    tmp_path: Path, local: dict[str, Any], seeds: int, said: list[str]
+) -> None:
+    class Watching(Progress):
+        def setting(self, course: Course, rows: Iterable[Row]) -> None:
+            self.notes = course.notes
+
+    watching, keys = Watching(), {"local": {"batch": 8, "epochs": 1} | local, "cohort": 2, "engine": "loop"}
+    made = study(
+        tmp_path / "s", data=uneven(7, 16, 5, 16, 16, 16), methods="fedavg", rounds=1, seeds=seeds, **keys
+    )
+    made.run(watching)
+    assert watching.notes == said
+
+
+def test_a_study_whose_small_clients_were_dropped_goes_on(tmp_path: Path) -> None:
+    keys = {"data": uneven(7, 16, 5, 16), "cohort": 2, "local": {"batch": 8, "small_clients": "drop"}}
+    made = study(tmp_path / "s", **keys, methods="fedavg", rounds=1, seeds=1)
+    made.run()
+    facts = Folder(tmp_path / "s").record()["settings"]["toy"]["divisions"][0]
+    assert facts.keys() == {"partition", "clients", "train", "test", "evaluated", "validation"}
+    assert facts["clients"] == 2
+    assert made.resume(rounds=2).summary.column("rounds") == [2]
 
 
 def test_pretrained_init(tmp_path: Path) -> None:

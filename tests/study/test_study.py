@@ -32,7 +32,7 @@ from fedskip.report.live import Live
 from fedskip.report.progress import Course, Progress
 from fedskip.spec import dump
 from fedskip.study import Interrupted
-from fedskip.study.groups import Here, Seen
+from fedskip.study.groups import Here
 from fedskip.study.session import Session
 from studies import Net, numbers, study, toy, weights
 
@@ -68,10 +68,10 @@ def test_resume_in_the_middle_is_exact(tmp_path: Path, engine: str, monkeypatch:
     study(whole, engine=engine, checkpoint_every=2, processes=1).run()
     advance = Here.advance
 
-    def breaks(self: Here, until: int, seen: Seen) -> Iterator[list[Row]]:
+    def breaks(self: Here, until: int, progress: Progress) -> Iterator[list[Row]]:
         if until == 6:
             raise KeyboardInterrupt
-        return advance(self, until, seen)
+        return advance(self, until, progress)
 
     monkeypatch.setattr(Here, "advance", breaks)
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,7 @@
-"""The command line."""
+"""The command line.
+
+A command imports what it needs inside of it: its help is not to wait for torch.
+"""
 
 from fedskip.cli.commands import app, main
 

@@ -8,22 +8,13 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from typer.core import TyperGroup
 
-from fedskip.bench.cases import CASES
-from fedskip.bench.measure import measure
 from fedskip.cli import data, studies
 from fedskip.cli.report import report, watch
-from fedskip.data import CATALOGUE
-from fedskip.data.partitions import KINDS
 from fedskip.files import write_bytes
 from fedskip.input.errors import InputError
-from fedskip.methods import registry
-from fedskip.models import MODELS
-from fedskip.models.weights import load, read_state
-from fedskip.spec import bundled
 from fedskip.version import __version__
 
 
@@ -73,6 +64,12 @@ def main() -> None:
 @app.command("list")
 def list_() -> None:
     """The studies, methods, models, data sets and partitions that come with the package."""
+    from fedskip.data import CATALOGUE
+    from fedskip.data.partitions import KINDS
+    from fedskip.methods import registry
+    from fedskip.models import MODELS
+    from fedskip.spec import bundled
+
     methods = {_usage(name, method): _first_line(method) for name, method in registry().items()}
     sections = {
         "studies (fedskip show STUDY)": {name: _summary(bundled.path(name)) for name in bundled.names()},
@@ -92,6 +89,8 @@ def list_() -> None:
 @app.command()
 def show(study: Annotated[str, typer.Argument(help="A bundled study or a YAML file.")]) -> None:
     """Print a study as YAML, to read or to change: fedskip show quickstart > mine.yaml."""
+    from fedskip.spec import bundled
+
     typer.echo(bundled.find(study).read_text(encoding="utf-8"), nl=False)
 
 
@@ -117,6 +116,10 @@ def export(
     out: Annotated[Path, typer.Argument(help="The file to write, such as model.pt.")],
 ) -> None:
     """Write a trained model as a plain torch state_dict."""
+    import torch
+
+    from fedskip.models.weights import load, read_state
+
     if out.is_dir() or out.suffix == ".safetensors":
         raise InputError("OUT", "must be a file for torch, such as model.pt", str(out))
     state, about = read_state(model)
@@ -130,7 +133,7 @@ def export(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help=" or ".join(CASES))],
+    name: Annotated[str, typer.Argument(help="synthetic, cnn, cnn-femnist, lstm, resnet50 or pfl-cifar10.")],
     rows: Annotated[int, typer.Option(metavar="N", help="Models that train side by side.")] = 100,
     compile: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N")] = "cpu",
@@ -140,6 +143,8 @@ def bench(
     processes: Annotated[int | None, typer.Option(metavar="N", help="Of the stacked engine.")] = None,
 ) -> None:
     """Client-steps per second of the engines, against a plain PyTorch loop; the last line is JSON."""
+    from fedskip.bench.measure import measure
+
     measure(
         name, rows=rows, compile=compile, device=device,
         precision=precision, deterministic=deterministic, streams=streams, processes=processes,

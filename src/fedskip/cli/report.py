@@ -1,27 +1,16 @@
 """`fedskip report` and `fedskip watch`: a study to look at."""
 
 import contextlib
-import sys
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedskip.files import write_text
 from fedskip.input.errors import InputError, unknown
-from fedskip.report.canvas import FORMATS
-from fedskip.report.closing import caption, closing, scored
-from fedskip.report.page import write_report
-from fedskip.report.parts import costs, verdict
-from fedskip.report.reach import Target, reached
-from fedskip.report.results import SCORES, Results
-from fedskip.report.together import together
-from fedskip.report.verdict import compared
-from fedskip.report.watch import serve
+from fedskip.report.choices import FORMATS, SCORES
 
-WIDTH = 120  # where there is no terminal to fit
 SCORE = "mean_tail"
 
 
@@ -43,40 +32,50 @@ def report(
     to: Annotated[Path | None, typer.Option(help="Where to write; one study: its own folder.")] = None,
 ) -> None:
     """Write report.html, figures and tables; works on unfinished studies, too."""
+    from fedskip.cli.screen import console
+    from fedskip.report.closing import caption, closing, scored
+    from fedskip.report.page import write_report
+    from fedskip.report.parts import costs, verdict
+    from fedskip.report.reach import reached
+    from fedskip.report.results import Results
+    from fedskip.report.together import together
+    from fedskip.report.verdict import compared
+
     if figures not in FORMATS:
         raise unknown("--figures", figures, FORMATS)
     if len(outs) > 1 and to is None:
         raise InputError("--to", "is missing", fix="say where to write the report of several studies")
     results, notes = together([Results.read(out) for out in outs])
     to, sheets = to or outs[0], {"table": scored(results)}
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
-    console.print(closing(results))
+    screen = console()
+    screen.print(closing(results))
     asked = baseline is not None or score != SCORE
     if asked or verdict(results):  # else there is nothing to compare, which is no error unless asked for
         sheets["compare"] = compared(results, baseline, score)
-        console.print(sheets["compare"])
+        screen.print(sheets["compare"])
     aim = _target(target)
     if target or len(results.labels()) > 1:
         sheets["reach"] = reached(results, aim)
-        console.print(sheets["reach"])
+        screen.print(sheets["reach"])
     for line in (*verdict(results, baseline=baseline, score=score), *costs(results, aim), *notes):
-        console.print(line)
+        screen.print(line)
     write_report(results, to, figures, notes, baseline=baseline, score=score, target=aim)
-    if csv:  # as numbers, not as text
-        write_text(to / "table.csv", results.table().csv())
-    if csv and "compare" in sheets:
-        write_text(to / "compare.csv", results.compare(baseline or results.baseline, score=score).csv())
-    if csv and "reach" in sheets:
-        write_text(to / "reach.csv", results.to_target(aim).csv())
+    numbers = {  # of the sheets that there are
+        "table": results.table,
+        "compare": lambda: results.compare(baseline or results.baseline, score=score),
+        "reach": lambda: results.to_target(aim),
+    }
     for name, sheet in sheets.items():
+        if csv:
+            write_text(to / f"{name}.csv", numbers[name]().csv())
         if latex:
             write_text(to / f"{name}.tex", sheet.latex(caption(results) if name == "table" else sheet.title))
         if markdown:
             write_text(to / f"{name}.md", sheet.markdown())
-    console.print(f"\n{to / 'report.html'}", soft_wrap=True)
+    screen.print(f"\n{to / 'report.html'}", soft_wrap=True)
 
 
-def _target(text: str | None) -> Target:
+def _target(text: str | None) -> float | str | None:
     """A number, or the name of a method."""
     with contextlib.suppress(TypeError, ValueError):
         return float(text)  # type: ignore[arg-type]
@@ -88,6 +87,7 @@ def watch(
     port: Annotated[int, typer.Option(help="On this machine only; 0 takes one that is free.")] = 8765,
 ) -> None:
     """Serve the page of a study on localhost, up to date while it runs; Ctrl-C ends it."""
+    from fedskip.report.watch import serve
 
     def ready(server: ThreadingHTTPServer) -> None:
         typer.echo(f"{out} is at http://localhost:{server.server_port}/ (Ctrl-C ends this, not the study)")

@@ -22,6 +22,7 @@ class Division:
     test: np.ndarray  # pooled over the clients that take part
     evaluated: np.ndarray  # the part of it that is used while training
     validation: np.ndarray
+    dropped: int = 0  # clients that were too small; not known of a saved partition, which lacks them
 
     def facts(self) -> dict[str, Any]:
         """In numbers."""
@@ -67,6 +68,7 @@ def divide(
     else:
         dealt, file = deal(dataset, train, seed, partition, clients), str(partition.get("file"))
         fix = "set partition_seed to the seed that it was drawn with"
+    number = len(dealt)
     dealt = _large_enough(dealt, batch, drop_small, cohort)
     held = np.zeros(len(dataset.samples), bool)
     held[test] = held[held_out] = True
@@ -78,7 +80,7 @@ def divide(
     if not len(test):
         fix = "the test samples of clients without training samples are left out"
         raise InputError("data", "has no test samples for the clients that take part", dataset.name, fix)
-    return Division(dealt, test, evaluation_subset(test, eval_samples), held_out)
+    return Division(dealt, test, evaluation_subset(test, eval_samples), held_out, number - len(dealt))
 
 
 def _large_enough(clients: Partition, batch: int, drop_small: bool, cohort: int) -> Partition:

@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from fedskip.engine.arithmetic import spread
 from fedskip.engine.local import Route
-from fedskip.engine.task import Job, Task, Trained
+from fedskip.engine.task import Job, Preparing, Task, Told, Trained
 from fedskip.methods.terms import Contrast, Terms
 from fedskip.models.dropout import Dropout, words
 from fedskip.models.forms import features_of
@@ -27,7 +27,7 @@ from fedskip.rng import fold, mix, torch_scope
 class Loop:
     """Trains visits one by one: all that wait, in every `advance`."""
 
-    preparing = 0.0
+    preparing = Preparing()
 
     def __init__(self, task: Task, workers: int = 1) -> None:
         self.task = task
@@ -45,6 +45,9 @@ class Loop:
         # torch's choice of kernels is the process's, not a thread's: made before they start
         with self.task.arithmetic.kernels(), spread(self.workers) as self._map:
             yield
+
+    def watch(self, told: Told) -> None:
+        """Nothing is prepared here."""
 
     def join(self, jobs: Iterable[Job]) -> None:
         self._waiting += jobs

@@ -6,7 +6,7 @@ back. What happens between two visits is none of its business.
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -75,6 +75,19 @@ class Trained:
         return [self.job.routes[k] for k in self.ks]
 
 
+@dataclass(frozen=True)
+class Preparing:
+    """What an engine does once for each number of rows, when that is first needed: compiles a step, say."""
+
+    seconds: float = 0.0  # spent on it so far
+    doing: str = ""  # "compiling", say, while it does
+    begun: int = 0  # steps that are ready or under way
+    most: int = 0  # steps that may be needed, as far as is known
+
+
+Told = Callable[[int], None]
+
+
 class Engine(Protocol):
     """Trains jobs, inside `open`, where torch's threads and kernels are those of the engine."""
 
@@ -82,7 +95,10 @@ class Engine(Protocol):
     def busy(self) -> bool: ...  # whether visits are under way or wait
 
     @property
-    def preparing(self) -> float: ...  # seconds spent so far on what is done once, such as compiling
+    def preparing(self) -> Preparing: ...  # how far that is, at any time
+
+    def watch(self, told: Told) -> None:
+        """Tell from now on when a step begins to be prepared, by its rows, and when it is ready, by a 0."""
 
     def open(self) -> AbstractContextManager[object]: ...
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from fedskip.input.errors import unknown
+from fedskip.report.choices import FORMATS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = ("pdf", "svg", "png")
 SIZE = (6.4, 4.0)  # inches
 GREY = "#767676"
 

@@ -16,7 +16,7 @@ from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.progress import Course, Progress, Shown, Status
 
-MANY = 30  # with more runs than this in a setting, the seeds of a method share a line
+MANY = 30  # with more runs than this in a setting, or than fit the screen, the seeds of a method share a line
 REFRESH = 1  # per second: drawing 24 runs takes 20 ms from training, which may have one core
 
 
@@ -50,9 +50,15 @@ class Live(Progress):
         if not self._begun:
             self.console.print(self.title(), soft_wrap=True)
         self._begun += 1
-        for needs in course.needs:
-            self.console.print(f"{course.name}: {needs}", soft_wrap=True)
+        for note in course.notes:
+            self.console.print(f"{course.name}: {note}", soft_wrap=True)
         self._now = Watch(course, rows)
+
+    def preparing(self, rows: int) -> None:
+        if rows and self._now is not None and not self._screen.is_started:
+            course = self._now.course
+            words = f"{course.name}: {course.status().step()} ({rows} row{'s' * (rows > 1)})"
+            self.console.print(words, soft_wrap=True)
 
     def recorded(self, rows: list[Row]) -> None:
         if self._now is not None:
@@ -68,13 +74,14 @@ class Live(Progress):
         """A setting's lines make way for a single one, which stays."""
         watch, self._now = self._now, None
         if watch is not None and self._screen.is_started:
-            self.console.print(watch.line(), soft_wrap=True)
+            self.console.print(watch.line())
 
     def _draw(self) -> RenderableType:
         watch = self._now  # drawn in a thread of its own, while settings come and go
         if watch is None:
             return Text("writing results ..." if self._begun else "preparing ...", "dim")
-        return watch.screen(f" ({self._begun} of {self.settings})" if self.settings > 1 else "")
+        place = f" ({self._begun} of {self.settings})" if self.settings > 1 else ""
+        return watch.screen(place, self.console.height)
 
 
 class Watch:
@@ -82,7 +89,6 @@ class Watch:
 
     def __init__(self, course: Course, rows: Iterable[Row]) -> None:
         self.course, self.round = course, course.start
-        self.lines = lines(course.runs)
         self.last: dict[str, float] = {}  # by run
         self.best: dict[str, float] = {}
         self.note(rows)
@@ -103,16 +109,21 @@ class Watch:
         start = f"{course.name}: round {self.round}/{course.rounds}"
         return "  ".join([start, elapsed, left, f"best {score} ({best.label})", speed])
 
-    def screen(self, place: str) -> RenderableType:
-        """A line per run, and the setting below them."""
+    def screen(self, place: str, height: int) -> RenderableType:
+        """A line per run, or per method if that is too much for the screen, and the setting below them."""
         course, status = self.course, self.course.status()
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column(f"{course.name}{place}", header_style="bold not dim", no_wrap=True)
+        # names may wrap, numbers must not
+        table.add_column(f"{course.name}{place}", header_style="bold not dim", overflow="fold")
         for header in ("seed", "round", "", "last", "best", "left"):
             table.add_column(header, justify="right", no_wrap=True)
-        for line in self.lines:
+        room = height - 4  # beside the head, a line for what does not fit, and two for the setting
+        shown = lines(course.runs, min(MANY, room))
+        for line in shown[:room]:
             table.add_row(*self._cells(line, status))
-        return Group(table, Text("  ".join(self._pace(status)), "dim"))
+        if len(shown) > room:
+            table.add_row(Text(f"and {len(shown) - room} more", "dim"))
+        return Group(table, Text("  ".join(filter(None, [*self._pace(status), status.step()])), "dim"))
 
     def _pace(self, status: Status) -> tuple[str, str, str]:
         elapsed, left = self.course.seconds(), self.pace.left(status, self.course.runs)
@@ -133,9 +144,9 @@ class Watch:
         return [Text(runs[0].label), seeds, f"{int(done)}/{rounds}", bar, *scores, left]
 
 
-def lines(runs: Sequence[Shown]) -> list[list[Shown]]:
-    """What is shown together: one run, or the runs of a method."""
-    if len(runs) <= MANY:
+def lines(runs: Sequence[Shown], most: int) -> list[list[Shown]]:
+    """What is shown together: one run, or the runs of a method where there are more than `most`."""
+    if len(runs) <= most:
         return [[run] for run in runs]
     return [[run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)]
 

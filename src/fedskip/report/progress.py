@@ -17,11 +17,25 @@ class Status:
     diverged: frozenset[str]  # runs
     steps: int  # client-steps of all runs
     preparing: float  # seconds that went into compiling and the like
+    doing: str = ""  # "compiling" while a step is compiled; else nothing, or what is like it
+    begun: int = 0  # steps that are ready or under way, of all groups of runs
+    most: int = 0  # that there may be, of all groups: what is never needed is never compiled
 
     def __or__(self, other: Status) -> Status:
         """The status of the runs of both."""
         rounds, diverged = {**self.rounds, **other.rounds}, self.diverged | other.diverged
-        return Status(rounds, diverged, self.steps + other.steps, max(self.preparing, other.preparing))
+        return Status(
+            rounds, diverged, self.steps + other.steps, max(self.preparing, other.preparing),
+            self.doing or other.doing, self.begun + other.begun, self.most + other.most,
+        )  # fmt: skip
+
+    def step(self) -> str:
+        """The step that was begun last, while one is compiled; or nothing.
+
+        >>> Status({}, frozenset(), 0, 2.5, "compiling", 3, 8).step()
+        'compiling step 3 of at most 8'
+        """
+        return f"{self.doing} step {self.begun} of at most {self.most}" if self.doing else ""
 
 
 class Shown(NamedTuple):
@@ -41,7 +55,7 @@ class Course:
     start: int  # the round from which it goes on
     rounds: int
     metric: str | Callable[..., Any]
-    needs: Sequence[str]  # memory, in words
+    notes: Sequence[str]  # to be said when it begins, such as what memory it needs
     status: Callable[[], Status]
     seconds: Callable[[], float]  # since the setting began
 
@@ -51,6 +65,9 @@ class Progress:
 
     def setting(self, course: Course, rows: Iterable[Row]) -> None:
         """A setting begins, or goes on from a checkpoint; `rows` are what its history holds."""
+
+    def preparing(self, rows: int) -> None:
+        """A step for so many rows begins to be compiled, traced or recorded; 0: it is ready."""
 
     def recorded(self, rows: list[Row]) -> None:
         """Rows of the history have been found, and are written now or at the next checkpoint."""

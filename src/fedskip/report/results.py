@@ -9,12 +9,11 @@ from typing import Any
 
 from fedskip.input.errors import InputError, require, unknown
 from fedskip.records.table import Row, Table
+from fedskip.report.choices import SCORES
 from fedskip.report.plot import Plot
 from fedskip.report.recorded import Recorded
 from fedskip.report.statistics import LEVEL, Difference, Scores, difference, ranks
 
-# columns of summary.csv that methods are compared by
-SCORES = ("last", "best", "mean_tail", "best_val", "full_test")
 ALL = "(all)"  # how tables call all settings together; no setting can have this name
 
 

@@ -4,19 +4,20 @@ A row's bits depend on how many rows are computed with it. So bits depend on how
 planned and stored, and never on where a group is trained.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedskip.engine import Engine
+from fedskip.engine.task import Told
 from fedskip.federation import Saved, train
 from fedskip.records.table import Row
-from fedskip.report.progress import Status
+from fedskip.report.progress import Progress, Status
 from fedskip.study.judge import Judge, Standing, Waiting, restore_all, save_all
 from fedskip.study.workers import Respond, Tell, Worker, answers
-
-Seen = Callable[[list[Row]], None]
 
 
 class Group:
@@ -25,8 +26,12 @@ class Group:
     def __init__(self, standings: list[Standing], engine: Engine, judge: Judge) -> None:
         self.standings, self.engine, self.judge = standings, engine, judge
 
-    def advance(self, until: int) -> Iterator[list[Row]]:
-        """Train all runs up to round `until`; gives the rows of the history as they are found."""
+    def advance(self, until: int, told: Told) -> Iterator[list[Row]]:
+        """Train all runs up to round `until`; gives the rows of the history as they are found.
+
+        `told` hears of steps that are compiled, as an engine tells it.
+        """
+        self.engine.watch(told)
         standings = {standing.name: standing for standing in self.standings}
         # every run once, on average: models are then evaluated together but not kept long
         waiting, room = Waiting(), self.judge.room(self.standings)
@@ -42,22 +47,23 @@ class Group:
         yield self.judge(waiting)
 
     def status(self) -> Status:
-        runs = [standing.run for standing in self.standings]
+        runs, preparing = [standing.run for standing in self.standings], self.engine.preparing
         return Status(
             {run.name: run.rounds_done for run in runs},
             frozenset(run.name for run in runs if run.diverged),
             sum(run.steps for run in runs),
-            self.engine.preparing,
-        )
+            preparing.seconds, preparing.doing, preparing.begun, preparing.most,
+        )  # fmt: skip
 
 
 class Place(Protocol):
     """Where groups of runs are trained."""
 
-    def advance(self, until: int, seen: Seen) -> Iterator[list[Row]]:
+    def advance(self, until: int, progress: Progress) -> Iterator[list[Row]]:
         """Train all groups up to round `until`; gives rows to record.
 
-        `seen` gets rows as soon as they are found. Afterwards the runs here are as they were there.
+        `progress` hears of them as soon as they are found, and of steps that are compiled. Afterwards the
+        runs here are as they were there.
         """
 
     def status(self) -> Status: ...  # how far the runs are, also while they advance
@@ -71,10 +77,10 @@ class Here:
     def __init__(self, groups: list[Group]) -> None:
         self.groups = groups
 
-    def advance(self, until: int, seen: Seen) -> Iterator[list[Row]]:
+    def advance(self, until: int, progress: Progress) -> Iterator[list[Row]]:
         for group in self.groups:
-            for rows in group.advance(until):
-                seen(rows)
+            for rows in group.advance(until, progress.preparing):
+                progress.recorded(rows)
                 yield rows
 
     def status(self) -> Status:
@@ -91,17 +97,18 @@ class Apart:
         """`runs`: the names of all runs, in the order in which rows of the same round are recorded."""
         self.groups, self._order = groups, {name: i for i, name in enumerate(runs)}
         self._workers: list[Worker] = []
-        self._told: dict[int, Status] = {}
+        self._told: dict[int, tuple[Status, float]] = {}  # and when
 
-    def advance(self, until: int, seen: Seen) -> Iterator[list[Row]]:
+    def advance(self, until: int, progress: Progress) -> Iterator[list[Row]]:
         if not self._workers:
             self._workers = [Worker(partial(_serve, group)) for group in self.groups]
         for worker in self._workers:
             worker.ask(until)
 
-        def told(index: int, news: tuple[list[Row], Status]) -> None:
-            rows, self._told[index] = news
-            seen(rows)
+        def told(index: int, news: tuple[str, Any, Status]) -> None:
+            kind, what, status = news
+            self._told[index] = status, time.monotonic()
+            (progress.recorded if kind == "rows" else progress.preparing)(what)
 
         rows: list[Row] = []
         for index, (found, saved) in answers(self._workers, told):
@@ -111,7 +118,14 @@ class Apart:
         yield sorted(rows, key=lambda row: (row["round"], self._order[row["run"]]))
 
     def status(self) -> Status:
-        return reduce(or_, [self._told.get(i) or group.status() for i, group in enumerate(self.groups)])
+        return reduce(or_, map(self._status, range(len(self.groups))))
+
+    def _status(self, index: int) -> Status:
+        if index not in self._told:
+            return self.groups[index].status()
+        status, when = self._told[index]
+        since = time.monotonic() - when if status.doing else 0.0
+        return replace(status, preparing=status.preparing + since)
 
     def close(self) -> None:
         for worker in self._workers:
@@ -124,9 +138,9 @@ def _serve(group: Group, tell: Tell) -> Respond:
 
     def advance(until: int) -> tuple[list[Row], Saved]:
         found: list[Row] = []
-        for rows in group.advance(until):
+        for rows in group.advance(until, lambda rows: tell(("step", rows, group.status()))):
             found += rows
-            tell((rows, group.status()))
+            tell(("rows", rows, group.status()))
         return found, save_all(group.standings)
 
     return advance

@@ -1,8 +1,9 @@
 """A setting made real: data, partitions, a model on the device, and one `Run` per method and seed."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
 
 import torch
@@ -59,6 +60,19 @@ class Prepared:
 
     def division(self, seed: int) -> Division:
         return self.divisions[self.setting.division_seed(seed)]
+
+    def small_clients(self) -> list[str]:
+        """Those with too few samples for a batch, counted, in words: left out, or in a short batch."""
+        local, divisions, lines = self.setting.local, self.divisions.values(), []
+        kept, dropped = [len(each.clients) for each in divisions], [each.dropped for each in divisions]
+        small = [int((each.clients.sizes < local.batch).sum()) for each in divisions]
+        if any(dropped):
+            clients = f"{_range(dropped)} of {_range(map(add, kept, dropped))} clients"
+            lines.append(f"{clients} dropped (fewer than {local.fewest} samples)")
+        if any(small):
+            clients = f"{_range(small)} of {_range(kept)} clients train{'s' * (set(small) == {1})}"
+            lines.append(f"{clients} in one short batch (fewer than {local.batch} samples)")
+        return lines
 
     def run(self, method: Method, seed: int) -> Run:
         """The run of one method and one seed, before its first round."""
@@ -143,6 +157,12 @@ def prepare(
         fix = "it needs test samples that belong to clients, as LEAF's data sets have"
         raise InputError("client_accuracy", f"cannot be had for {dataset.name!r}", True, fix)
     return Prepared(setting, pool, divisions, device, arithmetic)
+
+
+def _range(numbers: Iterable[int]) -> str:
+    """A number, or the smallest and the largest, as seeds differ."""
+    found = sorted(set(numbers))
+    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
 
 
 def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:

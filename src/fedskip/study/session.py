@@ -12,9 +12,9 @@ from fedskip.records.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.records.history import HistoryFile, summarise
 from fedskip.records.provenance import Facts
 from fedskip.records.table import Row
-from fedskip.report.progress import Course, Shown
+from fedskip.report.progress import Course, Progress, Shown
 from fedskip.study.engines import make_engine
-from fedskip.study.groups import Apart, Group, Here, Place, Seen
+from fedskip.study.groups import Apart, Group, Here, Place
 from fedskip.study.judge import Judge, Standing, restore_all, save_all
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
@@ -69,7 +69,7 @@ class Session:
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
         return Course(
             setting.name, runs, self.round, setting.rounds, setting.metric,
-            needs, self.place.status, self.judge.seconds,
+            [*self.prepared.small_clients(), *needs], self.place.status, self.judge.seconds,
         )  # fmt: skip
 
     def restore(self, folder: Path, anyway: bool = False) -> None:
@@ -91,15 +91,15 @@ class Session:
             self.judge.began -= notes["seconds"]
             restore_all(known, tensors, notes["runs"])
 
-    def train(self, folder: Path, history: HistoryFile, seen: Seen) -> Iterator[int]:
+    def train(self, folder: Path, history: HistoryFile, progress: Progress) -> Iterator[int]:
         """Train to the end; gives the round of every checkpoint when it is written in `folder`.
 
-        `seen` gets rows of the history as soon as they are found.
+        `progress` hears of rows of the history as soon as they are found.
         """
         rounds = self.setting.rounds
         while self.round < rounds:
             until = min(rounds, (self.round // self.every + 1) * self.every)
-            for rows in self.place.advance(until, seen):
+            for rows in self.place.advance(until, progress):
                 history.append(rows)
             self.round = until
             history.sync()

@@ -175,7 +175,7 @@ class Study:
                     (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
                     history.cut(one.setting.name, session.round, session.new)
                     progress.setting(session.course(), history.table.where(setting=one.setting.name))
-                    for round in session.train(self.out / "checkpoints", history, progress.recorded):
+                    for round in session.train(self.out / "checkpoints", history, progress):
                         progress.checkpoint(round)
                         if stop.is_set() and (prepared or round < one.setting.rounds):
                             raise Interrupted

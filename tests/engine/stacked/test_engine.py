@@ -11,9 +11,10 @@ from torch import nn
 from fedskip import rng
 from fedskip.engine import Loop, Plan, Stacked
 from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.task import Preparing
 from fedskip.federation import Run
 from fedskip.input.errors import InputError
-from fedskip.methods import FedProx, Moon, Scaffold
+from fedskip.methods import FedAvg, FedProx, Moon, Scaffold
 from tiny import (
     LOCAL,
     METHODS,
@@ -66,6 +67,35 @@ def test_a_contrast_may_begin_later_than_planned() -> None:
     train(Stacked(task, Plan(sizes=[2], compile=False)), stacked[0], 4)
     train(Loop(task), loop[0], 4)
     assert_agree(stacked, loop, rtol=1e-9, atol=1e-11)
+
+
+def test_it_tells_of_every_step_that_it_prepares() -> None:
+    task = task_of("perceptron")
+    runs = runs_of(task, [FedAvg(), Moon()], slots=3)
+    engine = stacked_for(task, runs, sizes=[1, 2, 3], contrast_sizes=[3])
+    assert engine.preparing == Preparing(most=4)
+    told = []
+    engine.watch(lambda rows: told.append((rows, engine.preparing)))
+    train_together(engine, runs, 2)
+    begun = [(rows, at) for rows, at in told if rows]
+    assert [rows for rows, _ in told[1::2]] == [0] * len(begun), "each is ready before the next begins"
+    assert [(at.doing, at.begun, at.most) for _, at in begun] == [
+        ("tracing", number, 4) for number in range(1, len(begun) + 1)
+    ]
+    sizes = [{*stack.stepper.code} for stack in engine.stacks.values()]
+    assert sorted(rows for rows, _ in begun) == sorted([*sizes[0], *sizes[1]])
+    assert (engine.preparing.doing, engine.preparing.begun) == ("", len(begun))
+    train_together(engine, runs, 3)
+    assert len(told) == 2 * len(begun), "what is ready is not prepared again"
+    assert engine.preparing.seconds > 0
+
+
+def test_a_size_that_was_not_planned_is_counted() -> None:
+    task = task_of("perceptron")
+    runs = runs_of(task, [FedAvg()], slots=3)
+    engine = stacked_for(task, runs, sizes=[1])
+    train_together(engine, runs, 2)
+    assert engine.preparing.begun <= engine.preparing.most == 2
 
 
 def test_batchnorm_with_short_batches_is_refused() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedskip.engine.stacked.stepper import compiled, has_compiler
+from fedskip.engine.stacked.stepper import Stopwatch, compiled, has_compiler
 from fedskip.input.errors import InputError
 from fedskip.methods import FedAvg, FedProx, Method, Scaffold
 from tiny import (
@@ -55,6 +55,28 @@ def test_a_step_that_does_not_compile_is_refused() -> None:
         node.target = torch.ops.aten.mm.default
     with pytest.raises(InputError, match=r"compile does not work .* Set compile=false; torch says"):
         compiled(graph, [torch.ones(2)])
+
+
+def test_a_stopwatch_counts_each_step_once_and_tells() -> None:
+    """Also where recording a graph compiles its step, and where a graph is recorded again."""
+    watch, told = Stopwatch(), list[tuple[int, bool]]()
+    watch.told = lambda rows: told.append((rows, watch.running))
+    for rows in (7, 3, 7):
+        with watch(rows, contrast=False), watch(1, contrast=False):
+            assert watch.running
+    with watch(7, contrast=True):
+        before = watch.seconds
+        assert before < watch.seconds, "it runs"
+    assert watch.seconds == watch.seconds > before
+    assert told == [(7, True), (0, False), (3, True), (0, False)] + [(7, True), (0, False)] * 2
+    assert len(watch.begun) == 3
+
+
+def test_a_stopwatch_stops_where_a_step_does_not_compile() -> None:
+    watch = Stopwatch()
+    with pytest.raises(InputError), watch(7, contrast=False):
+        raise InputError("compile", "does not work")
+    assert not watch.running
 
 
 def test_the_pool_is_not_part_of_the_trace() -> None:

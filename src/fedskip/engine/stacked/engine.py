@@ -11,7 +11,8 @@ import torch
 from fedskip.engine.arithmetic import torch_threads
 from fedskip.engine.stacked.plan import Plan
 from fedskip.engine.stacked.stack import Stack
-from fedskip.engine.task import Job, Task, Trained
+from fedskip.engine.stacked.stepper import Stopwatch
+from fedskip.engine.task import Job, Preparing, Task, Told, Trained
 from fedskip.input.errors import InputError
 from fedskip.models import stacking_obstacles
 from fedskip.models.batchnorm import batch_statistics
@@ -26,17 +27,27 @@ class Stacked:
     def __init__(self, task: Task, plan: Plan) -> None:
         if refused := refusal(task, plan.streams):
             raise refused
-        self.task, self.plan = task, plan
+        self.task, self.plan, self._watch = task, plan, Stopwatch()
         kinds = [False, True] if plan.contrast_sizes else [False]
-        self.stacks = {contrast: Stack(task, plan, contrast) for contrast in kinds}
+        self.stacks = {contrast: self._stack(contrast) for contrast in kinds}
+
+    def _stack(self, contrast: bool) -> Stack:
+        return Stack(self.task, self.plan, contrast, self._watch)
 
     @property
     def busy(self) -> bool:
         return any(stack.busy for stack in self.stacks.values())
 
     @property
-    def preparing(self) -> float:
-        return sum(stack.stepper.preparing.seconds for stack in self.stacks.values())
+    def preparing(self) -> Preparing:
+        doing = "compiling" if self.plan.compile else "tracing"
+        return Preparing(
+            self._watch.seconds, doing if self._watch.running else "", len(self._watch.begun),
+            most=sum(len(stack.sizes) for stack in self.stacks.values()),
+        )  # fmt: skip
+
+    def watch(self, told: Told) -> None:
+        self._watch.told = told
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -52,7 +63,7 @@ class Stacked:
                 raise own_objective()
             contrast = job.terms.contrast is not None
             if contrast not in self.stacks:  # no run had one at first
-                self.stacks[contrast] = Stack(self.task, self.plan, contrast)
+                self.stacks[contrast] = self._stack(contrast)
             self.stacks[contrast].join(job)
 
     def advance(self) -> Iterator[Trained]:

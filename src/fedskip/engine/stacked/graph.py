@@ -23,11 +23,15 @@ class Graphs:
     """The graphs of one step function; the largest number of rows is fixed."""
 
     def __init__(
-        self, step: Step, steps: int, recording: AbstractContextManager[None], spaced_rows: bool = False
+        self,
+        step: Step,
+        steps: int,
+        recording: Callable[[int], AbstractContextManager[None]],
+        spaced_rows: bool = False,
     ) -> None:
         """`step(rows, index, eta, count)` changes the rows in place; a block has at most `steps` steps.
 
-        `recording`: entered while a graph is recorded.
+        `recording`: entered with the rows of a graph while it is recorded.
         `spaced_rows`: each begins where kernels for one tensor expect it, as the step takes them one by one.
         """
         self.step, self.steps, self.like = step, steps, spaced if spaced_rows else torch.zeros_like
@@ -50,7 +54,7 @@ class Graphs:
             here[:steps].copy_(part, non_blocking=True)
         if n not in self.graphs:
             torch.cuda.synchronize()
-            with self.recording:
+            with self.recording(n):
                 self._record(n)
         self.at.zero_()
         for _ in range(steps):

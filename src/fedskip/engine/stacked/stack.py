@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedskip.engine.stacked.plan import Plan
 from fedskip.engine.stacked.step import Matrices
-from fedskip.engine.stacked.stepper import BLOCK, Stepper
+from fedskip.engine.stacked.stepper import BLOCK, Stepper, Stopwatch
 from fedskip.engine.task import Job, Task, Trained
 from fedskip.models.vector import on
 from fedskip.rng import fold
@@ -37,10 +37,12 @@ class Seat:
 class Stack:
     """The rows with MOON's contrast, or those without."""
 
-    def __init__(self, task: Task, plan: Plan, contrast: bool = False) -> None:
+    def __init__(
+        self, task: Task, plan: Plan, contrast: bool = False, watch: Stopwatch | None = None
+    ) -> None:
         self.task, self.plan, self.contrast = task, plan, contrast
         self.sizes = sorted(plan.contrast_sizes if contrast else plan.sizes)
-        self.stepper = Stepper(task, plan, contrast)
+        self.stepper = Stepper(task, plan, contrast, watch)
         self.seats: list[Seat | None] = []  # as laid out; None: finished, or never taken
         self.waiting: list[Seat] = []
         self.rows: Matrices = {}

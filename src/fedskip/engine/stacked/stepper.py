@@ -6,7 +6,8 @@ guards to check and no limit on recompiling.
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedskip.engine.stacked.gradients import Gradients
 from fedskip.engine.stacked.graph import Graphs
 from fedskip.engine.stacked.plan import Plan
 from fedskip.engine.stacked.step import STATE, Matrices, step
-from fedskip.engine.task import Task
+from fedskip.engine.task import Task, Told
 from fedskip.input.errors import InputError, said
 
 Code = Callable[..., tuple[Tensor, ...]]
@@ -28,31 +29,42 @@ BLOCK = 256  # steps whose indices are sent to the device together
 
 
 class Stopwatch:
-    """Counts the seconds spent inside; it can be read at any time."""
+    """Runs while a step is traced, compiled or recorded; it can be read at any time."""
 
     def __init__(self) -> None:
-        self._total, self._since, self._depth = 0.0, 0.0, 0
+        self.begun: set[tuple[int, bool]] = set()  # steps, by their rows and whether these have a contrast
+        self.running = False
+        self.told: Told = lambda rows: None  # gets the rows of a step when it begins, and a 0 when it ends
+        self._total, self._since = 0.0, 0.0
 
-    def __enter__(self) -> None:
-        if not self._depth:
-            self._since = time.monotonic()
-        self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if not self._depth:
+    @contextmanager
+    def __call__(self, rows: int, contrast: bool) -> Iterator[None]:
+        if self.running:  # recording a graph compiles its step
+            yield
+            return
+        self.begun.add((rows, contrast))
+        self._since, self.running = time.monotonic(), True
+        self.told(rows)
+        try:
+            yield
+        finally:
+            self.running = False
             self._total += time.monotonic() - self._since
+            self.told(0)
 
     @property
     def seconds(self) -> float:
-        return self._total + (time.monotonic() - self._since if self._depth else 0.0)
+        return self._total + (time.monotonic() - self._since if self.running else 0.0)
 
 
 class Stepper:
     """Takes steps with the rows of a stack."""
 
-    def __init__(self, task: Task, plan: Plan, contrast: bool = False) -> None:
+    def __init__(
+        self, task: Task, plan: Plan, contrast: bool = False, watch: Stopwatch | None = None
+    ) -> None:
         self.task = task
+        self.preparing = partial(watch or Stopwatch(), contrast=contrast)  # entered with the rows of a step
         self.in_place = task.device.type == "cuda"  # what a recorded graph reads lies at fixed addresses
         gradients = Gradients(
             task, contrast, alone=plan.streams > 0,
@@ -61,7 +73,6 @@ class Stepper:
         self.step = partial(step, task, gradients)
         self.compile = plan.compile and not gradients.odd
         self.code: dict[int, Code] = {}  # by the number of rows
-        self.preparing = Stopwatch()  # runs while a step is traced, compiled or recorded
         self.streams = [torch.cuda.Stream(task.device) for _ in range(plan.streams)]
         self.graphs = None
         if self.in_place:
@@ -102,7 +113,7 @@ class Stepper:
         batch = self.task.samples.take(index.clamp(min=0) if short else index)
         inputs = [*rows.values(), *batch, index, eta, count]
         if len(index) not in self.code:
-            with self.preparing:
+            with self.preparing(len(index)):
                 flat = partial(self._flat, list(rows))
                 self.code[len(index)] = traced(flat, inputs, compile=self.compile)
         new = self.code[len(index)](*inputs)

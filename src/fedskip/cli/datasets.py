@@ -1,0 +1,52 @@
+"""What `fedskip data` shows: the state of the cache, a data set as a study would divide it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import typer
+
+from fedskip.data import Dataset, Partition, cache, catalogue, heatmap
+from fedskip.input.errors import InputError
+from fedskip.spec import Draft, Setting, Tree
+
+SHOWN = ("data", "partition", "clients", "partition_seed")  # keys of a study that change what `show` shows
+
+
+def state(name: str, files: catalogue.Files | None) -> str:
+    if files is None:
+        return "ready, it is generated"
+    if cache.has(name):
+        return f"ready, {_megabytes(name)}"
+    return f"not here; import takes {files.accepts}" + ("; or use get" if files.source else "")
+
+
+def setting_of(name: str, given: Tree) -> tuple[Dataset, Setting]:
+    """The data set, and a setting of it with these keys."""
+    for key in given.values:
+        if key not in SHOWN:
+            raise InputError(key, "does not change the data", fix="set data.*, partition.* or clients")
+    options = given.values.get("data") or {}
+    if not isinstance(options, Mapping):
+        fix = "such as data.test_fraction=0.2"
+        raise InputError("data", "must hold options of the data set", options, fix)
+    draft = Draft({**given.values, "data": {**options, "name": name}})  # refuses what a study refuses
+    data = catalogue.load(**draft.keys["data"])
+    fallback = {"partition.kind": "iid", "model.name": "none"}
+    unused = {"cohort": 1, "methods": "fedavg", "rounds": 1}
+    return data, draft.resolved(fallback | dict(data.defaults) | unused)
+
+
+def draw(data: Dataset, clients: Partition, out: Path, title: str) -> None:
+    if data.classes is None:
+        raise InputError("--out", "draws classes, and this data set has none", data.name, "leave it out")
+    counts = heatmap.class_counts(clients, data.samples.labels(), data.classes)
+    heatmap.draw(counts, out, title)
+    typer.echo(f"{'heat map':<14} {out}")
+
+
+def stored(name: str) -> str:
+    return f"{name}: {_megabytes(name)} in {cache.folder() / name}"
+
+
+def _megabytes(name: str) -> str:
+    return f"{cache.size(name) / 1e6:,.0f} MB"
