@@ -1,6 +1,9 @@
 """Which study is meant, and what the command line changes in it."""
 
+import pytest
+
 from fedskip.cli.chosen import chosen, overridden
+from fedskip.input.errors import InputError
 from fedskip.spec import Tree, build
 
 
@@ -41,3 +44,21 @@ def test_another_data_set_starts_from_its_own_defaults():
     own = build(chosen(None, Tree({"data": {"name": "synthetic", "min_train": 100}})))
     assert [s.name for s in own.settings] == ["synthetic", "centralised"]  # the quickstart's own data set
     assert build(chosen(None, Tree({"data.name": "some/where.npz"}))).name == "where"
+
+
+def test_a_smaller_version_of_the_papers_study_is_marked():
+    spec = build(chosen("table3/synthetic", Tree({}), 0.02))
+    assert [(s.keys["rounds"], s.keys["of_rounds"]) for s in spec.settings] == [(20, 1000)]
+    spec = build(chosen("table3", Tree({"rounds": 300})))
+    assert [(s.name, s.keys["rounds"], s.keys.get("of_rounds")) for s in spec.settings][:3] == [
+        ("synthetic", 300, 1000), ("femnist", 300, None), ("shakespeare", 300, None),
+    ]  # fmt: skip
+    assert "of_rounds" not in build(chosen("table3/synthetic", Tree({}))).settings[0].keys
+    for scale, study, rounds, message in [
+        (2, "table3", None, "--scale must be above 0 and at most 1, got 2"),
+        (0.5, "table3", 5, "--scale cannot be given with --rounds, got 0.5"),
+        (0.5, None, None, "--scale is for the paper's studies, got 0.5. Set --rounds"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            chosen(study, Tree({"rounds": rounds} if rounds else {}), scale)
+        assert message in str(caught.value)

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fedskip.report.closing import closing
+from fedskip.report.closing import caption, closing
 from studies import curve, recorded, run
 
 
@@ -121,3 +121,12 @@ def test_columns_are_folded_and_no_digit_is_cut(table, width):
     assert text.count("12.30 ± 0.00") == 2
     assert text.count("122 kB") == 2
     assert "…" not in text
+
+
+def test_a_smaller_version_says_so(tmp_path):
+    keys = {"rows": curve("FedAvg", 0, {1: 0.5}), "rounds": 5, "of_rounds": 200}
+    results = recorded(tmp_path, [run("FedAvg", 0, 0.5)], **keys)
+    assert caption(results).endswith("; reduced: 5 of 200 rounds.")
+    assert "reduced: 5 of 200 rounds" in results.plot.curves().texts[0].get_text()
+    whole = recorded(tmp_path, [run("FedAvg", 0, 0.5)], rounds=200, of_rounds=200)
+    assert "reduced" not in caption(whole), "it was made longer since"

@@ -1,26 +1,49 @@
 """The study that a user means: a bundled one, a file, or what a data set has by default."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from fedskip.input.errors import InputError, require
 from fedskip.spec import Tree, bundled
 from fedskip.spec.setting import KEYS
 
 QUICKSTART = "quickstart"
 
 
-def chosen(study: str | None, over: Tree) -> Tree:
+def chosen(study: str | None, over: Tree, scale: float | None = None) -> Tree:
     """The study that a user means.
 
     The quickstart is made for its data set: with another one, and no study named, what the data set has by
-    default is the study.
+    default is the study. `scale`: so much of the rounds of every setting.
     """
     tree = bundled.load(study or QUICKSTART)
+    if study and study.partition("/")[0] in bundled.names() and study != QUICKSTART:
+        tree = marked(tree, over.values.get("rounds"), scale)
+    elif scale is not None:
+        raise InputError("--scale", "is for the paper's studies", scale, "set --rounds")
     data = over.values.get("data")
     name = data.get("name") if isinstance(data, Mapping) else None
     if study is None and name not in (None, tree.values["data"]["name"]):
         return over.over(Tree({"name": Path(str(name)).stem}))
     return overridden(tree, over)
+
+
+def marked(tree: Tree, rounds: Any, scale: float | None) -> Tree:
+    """One of the paper's studies with fewer rounds, which its outputs will say."""
+    if scale is not None:
+        require(
+            "--scale", 0 < scale <= 1, "must be above 0 and at most 1", scale, "0.1 is a tenth of the rounds"
+        )
+        require("--scale", rounds is None, "cannot be given with --rounds", scale, "give one of the two")
+    entries = []
+    for entry in tree.values["settings"]:
+        whole = entry.get("rounds", tree.values.get("rounds"))
+        fewer = rounds if scale is None else math.ceil(scale * whole)
+        less = isinstance(fewer, int) and fewer < whole
+        entries.append({**entry, "rounds": fewer, "of_rounds": whole} if less else entry)
+    return Tree({**tree.values, "settings": entries}, tree.places)
 
 
 def overridden(tree: Tree, over: Tree) -> Tree:

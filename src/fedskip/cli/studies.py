@@ -12,6 +12,9 @@ def run(
     study: Annotated[str | None, typer.Argument(help="A bundled study or a YAML file.")] = None,
     methods: Annotated[str | None, typer.Option(help="Such as 'fedavg, fedskip(period=5)'.")] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N")] = None,
+    scale: Annotated[
+        float | None, typer.Option(metavar="X", help="So much of the rounds of one of the paper's studies.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="How many: 0, 1, ... N-1.")] = None,
     engine: Annotated[str | None, typer.Option(metavar="auto|loop|stacked")] = None,
     device: Annotated[str | None, typer.Option(metavar="auto|cpu|cuda|cuda:N")] = None,
@@ -34,7 +37,7 @@ def run(
             fix = f"leave out --set {assignment}"
             raise InputError(f"--{key}", "must not be given twice", given[key], fix)
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
-    new = Study(out, spec=build(chosen(study, over)))
+    new = Study(out, spec=build(chosen(study, over, scale)))
     with resumable(new), live(new) as progress:
         results = new.run(progress)
     close(results)

@@ -31,7 +31,7 @@ FREE = {
     "slot_accuracy",
     "client_accuracy",
 }
-FREE |= {"target", "reference"}
+FREE |= {"target", "of_rounds", "reference"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -120,10 +120,11 @@ def content(
 ) -> str:
     """All that a page shows, as HTML. `stamp`: what a server knows it by, if one keeps it up to date."""
     how: dict[str, Any] = {"baseline": baseline, "score": score}
-    mark = "" if results.finished else "<p class=mark>Not finished: these are the numbers so far.</p>"
+    marks = [] if results.finished else ["Not finished: these are the numbers so far."]
+    marks += [f"{setting.name}, {setting.reduced}." for setting in results.settings if setting.reduced]
     words, bill = parts.verdict(results, **how), parts.costs(results, target)
     found = [
-        f"<h1>{html.escape(results.name)}</h1>{mark}{parts.about(results)}",
+        f"<h1>{html.escape(results.name)}</h1>{paragraphs(marks, 'mark')}{parts.about(results)}",
         f'<div class="verdict">{paragraphs([*words, *bill, *said])}</div>' if words or bill or said else "",
         f"<h2>Results</h2>{wide(scored(results).html())}{paragraphs(notes(results), 'dim')}",
     ]

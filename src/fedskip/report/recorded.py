@@ -44,6 +44,12 @@ class About:
         return int(self.keys.get("rounds") or 0)
 
     @property
+    def reduced(self) -> str:
+        """Whether this is less than the study that it is a version of, in words."""
+        whole = int(self.keys.get("of_rounds") or 0)
+        return f"reduced: {self.rounds:,} of {whole:,} rounds" if self.rounds < whole else ""
+
+    @property
     def reference(self) -> bool:
         """Whether it stands beside the others, as a line to compare with."""
         return bool(self.keys.get("reference"))

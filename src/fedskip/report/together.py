@@ -13,14 +13,8 @@ from fedskip.records.table import Row, Table
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 
-FREE = (
-    "name",
-    "seeds",
-    "methods",
-    "client_accuracy",
-    "slot_accuracy",
-    "target",
-)  # may differ within a setting
+# may differ within a setting
+FREE = ("name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "of_rounds")
 
 
 def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:

@@ -35,7 +35,7 @@ _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a map
     "partition": ((), "a kind or a mapping"),
     "model": (Callable, "a name, a mapping, an nn.Module or a function that makes one"),
 }
-_LEAST = dict.fromkeys(("clients", "cohort", "rounds", "eval_every", "eval_samples"), 1)
+_LEAST = dict.fromkeys(("clients", "cohort", "rounds", "eval_every", "eval_samples", "of_rounds"), 1)
 _LEAST |= {"partition_seed": 0}
 
 
@@ -64,6 +64,7 @@ class Setting:
     slot_accuracy: bool = False
     client_accuracy: bool = False
     target: float | str | None = None  # a score, or a method whose best it is: what it takes is reported
+    of_rounds: int | None = None  # of the study that this is a smaller version of: outputs say so
     reference: bool = False  # shown as a line beside the others, not among them
 
     def __post_init__(self) -> None:
