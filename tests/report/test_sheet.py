@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
+import pytest
+from rich.console import Console
 from rich.text import Text
 
 from fedskip.report.sheet import BEST, Sheet
@@ -34,3 +38,13 @@ def test_columns_that_fit_stay_together() -> None:
     assert wide.folded(80) == [[0, 1, 2, 3]]
     assert wide.folded(40) == [[0, 1, 2], [0, 3]]
     assert wide.folded(5) == [[0, 1], [0, 2], [0, 3]]
+
+
+@pytest.mark.parametrize("width", range(30, 90))
+def test_a_name_that_fits_is_not_squeezed(width: int) -> None:
+    wide = Sheet("", ["name", *"abcdef"], 1, [[Text("a long name"), *[Text(f"{n}" * 9) for n in range(6)]]])
+    console = Console(width=width, file=io.StringIO())
+    console.print(wide)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("a long name") == len(wide.folded(width))
+    assert all(f"{n}" * 9 in text for n in range(6))

@@ -9,8 +9,6 @@ from fedskip.input.errors import InputError, require
 from fedskip.spec import Tree, bundled
 from fedskip.spec.setting import KEYS
 
-QUICKSTART = "quickstart"
-
 
 def chosen(study: str | None, over: Tree, scale: float | None = None) -> Tree:
     """The study that a user means.
@@ -18,8 +16,8 @@ def chosen(study: str | None, over: Tree, scale: float | None = None) -> Tree:
     The quickstart is made for its data set: with another one, and no study named, what the data set has by
     default is the study. `scale`: so much of the rounds of every setting.
     """
-    tree = bundled.load(study or QUICKSTART)
-    if study and study.partition("/")[0] in bundled.names() and study != QUICKSTART:
+    tree = bundled.load(study or bundled.QUICKSTART)
+    if study and study.partition("/")[0] in bundled.papers():
         tree = marked(tree, over.values.get("rounds"), scale)
     elif scale is not None:
         raise InputError("--scale", "is for the paper's studies", scale, "set --rounds")

@@ -1,4 +1,4 @@
-"""The command line: `run`, `resume`, `report`, `watch`, `list`, `show`, `export`, `bench` and `data`."""
+"""The command line. Commands that have no module of their own are here."""
 
 import dataclasses
 import inspect
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedskip.cli import data, studies
+from fedskip.cli import data, paper, studies
 from fedskip.cli.report import report, watch
 from fedskip.files import write_bytes
 from fedskip.input.errors import InputError
@@ -41,6 +41,7 @@ app.command()(studies.resume)
 app.command()(report)
 app.command()(watch)
 app.add_typer(data.app, name="data")
+app.add_typer(paper.app, name="paper")
 
 
 def _version(wanted: bool) -> None:

@@ -23,13 +23,22 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1, cohort=5, ..."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)] = None,
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2 or fig4 from: runs/*."),
+    ] = None,
 ) -> None:
-    """Run a study: quickstart, or another one, or the defaults of a data set (--set data.name=...)."""
+    """Run a study: quickstart, one of the paper's, a file, or a data set's defaults (--set data.name=...)."""
     from fedskip.cli.chosen import chosen
+    from fedskip.cli.paper import compute
     from fedskip.cli.screen import close, live, resumable
+    from fedskip.paper.computed import COMPUTED
     from fedskip.spec import Tree, assigned, build
     from fedskip.study import Study
 
+    if study in COMPUTED:
+        compute(study, sources, out)
+        return
     keys = {"methods": methods, "rounds": rounds, "seeds": seeds, "engine": engine, "device": device}
     given = {key: value for key, value in keys.items() if value is not None}
     for assignment in assignments or []:

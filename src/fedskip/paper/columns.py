@@ -52,8 +52,13 @@ class Column:
 
     @property
     def methods(self) -> dict[str, Method]:
-        """As the paper calls them."""
-        return {called(method): method for method in self.draft.keys["methods"]}
+        """As the paper calls them; where it would call two the same, by their labels."""
+        methods: tuple[Method, ...] = self.draft.keys["methods"]
+        names = [called(method) for method in methods]
+        return {
+            name if names.count(name) == 1 else label_among(method, methods): method
+            for name, method in zip(names, methods, strict=True)
+        }
 
     def is_of(self, setting: About) -> bool:
         """Whether a setting is this one, but for its methods, seeds and rounds."""
@@ -94,16 +99,21 @@ def called(method: Method) -> str:
     return method.label.partition("(")[0]
 
 
-@cache
 def columns() -> dict[str, Column]:
-    """All columns, by TABLE/COLUMN."""
+    """All columns of tables, by TABLE/COLUMN."""
+    return {name: column for name, column in settings().items() if column.table in TABLES}
+
+
+@cache
+def settings() -> dict[str, Column]:
+    """All settings of the paper's studies, by STUDY/SETTING; a table's are its columns."""
     numbers: dict[tuple[str, str], dict[str, float | None]] = {}
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             score = None if row["score"] == "*" else float(row["score"])
             numbers.setdefault((row["table"], row["column"]), {})[row["method"]] = score
     found = {}
-    for table in TABLES:
+    for table in bundled.papers():
         for draft in build(bundled.load(table)).settings:
             published: Any = numbers.get((table, draft.name), {})
             found[f"{table}/{draft.name}"] = Column(table, draft, published)

@@ -105,18 +105,18 @@ class Results(Recorded):
             rows += _over_settings(rows)
         return Table(rows[0] if rows else (), rows)
 
-    def to_target(self, target: float | str | None = None) -> Table:
+    def to_target(self, target: float | str | None = None, *, score: str = "best") -> Table:
         """Rounds, merges and bytes until a score is first reached, over the seeds at which it is.
 
         Args:
-            target: a test accuracy from 0 to 1; or a method, whose best at the same seed is the target; None:
-                what the setting's own `target` says, or else the baseline.
+            target: a test accuracy from 0 to 1; or a method, whose `score` at the same seed is the target;
+                None: what the setting's own `target` says, or else the baseline.
         """
         rows: list[Row] = []
         for setting in self.compared:
             aim = setting.keys.get("target", self.baseline) if target is None else target
             label = self.find(aim, "target") if isinstance(aim, str) else None
-            bests = self.scores(setting.name, label, "best") if label else {}
+            bests = self.scores(setting.name, label, score) if label else {}
             for method in self.labels(setting.name):
                 runs = self.summary.where(setting=setting.name, method=method)
                 histories = {one[0]["run"]: one for one in self.histories(setting.name, method)}

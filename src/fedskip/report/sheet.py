@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 BEST = "bold green"
-GAP = 2  # between columns, and at the edges
+GAP = 3  # that a column takes besides its cells: a space on both sides, and one between it and the next
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Sheet:
         for i in range(self.names, len(self.headers)):
             if not parts or room[i] > left:
                 parts.append([*range(self.names)])
-                left = width - sum(room[: self.names]) - GAP
+                left = width - sum(room[: self.names]) - 1  # at the edge
             parts[-1].append(i)
             left -= room[i]
         return parts or [[*range(self.names)]]

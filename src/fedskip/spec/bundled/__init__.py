@@ -5,12 +5,18 @@ from pathlib import Path
 from fedskip.input.errors import InputError, unknown
 from fedskip.spec.tree import Tree, load_yaml
 
+QUICKSTART = "quickstart"
 _FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
     """The bundled studies."""
     return sorted(file.stem for file in _FOLDER.glob("*.yaml"))
+
+
+def papers() -> list[str]:
+    """Those that are the paper's: all but the quickstart, tables first."""
+    return sorted(set(names()) - {QUICKSTART}, key=lambda name: (not name.startswith("table"), name))
 
 
 def path(name: str) -> Path:

@@ -1,0 +1,71 @@
+"""`fedskip paper`: what of the paper can be run, and how far it is."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedskip.report.choices import SCORES
+
+app = typer.Typer(invoke_without_command=True, help="The paper's tables and figures: list, status.")
+
+Outs = Annotated[list[Path] | None, typer.Argument(metavar="OUT...", help="Folders of studies.")]
+
+
+@app.callback()
+def default(context: typer.Context) -> None:
+    """The paper's tables and figures: list, status."""
+    if context.invoked_subcommand is None:
+        list_(None)
+
+
+@app.command("list")
+def list_(outs: Outs = None) -> None:
+    """What `fedskip run` takes, what it needs, and what has been run; OUT: by default runs/*."""
+    from fedskip.cli.screen import console
+    from fedskip.paper.computed import COMPUTED
+    from fedskip.paper.overview import found, overview
+
+    screen = console()
+    screen.print(overview(found(folders(outs))))
+    screen.print("Without /SETTING, all settings of a study. In seconds, from what was run (--from OUT):")
+    for name, one in COMPUTED.items():
+        screen.print(f"  {name:<11} {one.words}")
+
+
+@app.command()
+def status(
+    outs: Outs = None,
+    score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = "best",
+) -> None:
+    """The paper's tables filled with what there is, beside the published numbers; OUT: by default runs/*."""
+    from fedskip.cli.screen import console
+    from fedskip.input.errors import unknown
+    from fedskip.paper.computed import table4
+    from fedskip.paper.overview import found, tables
+
+    if score not in SCORES:
+        raise unknown("--score", score, SCORES)
+    studies, screen = found(folders(outs)), console()
+    for sheet in tables(studies, score):
+        screen.print(sheet)
+    for part in table4(studies, None):
+        screen.print(part)
+
+
+def folders(outs: list[Path] | None) -> list[Path]:
+    """Those that were named, or all studies in runs/."""
+    return list(outs or sorted(file.parent for file in Path("runs").glob("*/study.yaml")))
+
+
+def compute(name: str, outs: list[Path] | None, to: Path | None) -> None:
+    """Make something of the paper that is not trained."""
+    from fedskip.cli.screen import console
+    from fedskip.paper.computed import COMPUTED
+    from fedskip.paper.overview import found
+    from fedskip.records.provenance import next_folder
+
+    screen, to = console(), to or next_folder(name)
+    for part in COMPUTED[name].make(found(folders(outs)), to):
+        screen.print(part)
+    screen.print(f"\n{to}", soft_wrap=True)

@@ -1,0 +1,133 @@
+"""What of the paper is computed from runs and partitions: Table IV, and Figures 2, 3 and 4."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from fedskip.data import catalogue, heatmap
+from fedskip.data.split import deal, split
+from fedskip.files import write_bytes, write_text
+from fedskip.input.errors import InputError
+from fedskip.paper.columns import Column, columns
+from fedskip.records.table import Row, Table
+from fedskip.report import units
+from fedskip.report.canvas import drawn
+from fedskip.report.results import Results
+from fedskip.report.sheet import Sheet
+from fedskip.report.together import together
+
+BASELINE = "FedAvg"
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Something that is made from what was run."""
+
+    words: str
+    make: Callable[[Sequence[Results], Path], list[RenderableType]]  # writes files, gives what to print
+
+
+def of_column(column: Column, studies: Sequence[Results]) -> Results | None:
+    """The runs of a column as results of their own; of several lengths only the longest."""
+    found = []
+    for study in studies:
+        own = [setting for setting in study.settings if column.is_of(setting)]
+        names = {setting.name for setting in own}
+        parts = [
+            Table(t.columns, [r for r in t if r["setting"] in names]) for t in (study.history, study.summary)
+        ]
+        if len(parts[0]):
+            found.append(replace(study, history=parts[0], summary=parts[1], settings=tuple(own)))
+    longest = max((setting.rounds for one in found for setting in one.settings), default=0)
+    found = [one for one in found if one.settings[0].rounds == longest]
+    return together(found)[0] if found else None
+
+
+def table4(studies: Sequence[Results], out: Path | None) -> list[RenderableType]:
+    """Rounds, merges and bytes until FedAvg's best and its last accuracy are reached, column by column."""
+    shown: list[RenderableType] = []
+    rows: list[Row] = []
+    missing = []
+    for name, column in columns().items():
+        results = of_column(column, studies)
+        if column.table == "table1":
+            continue
+        if results is None or BASELINE not in results.labels():
+            missing.append(name)
+            continue
+        for score in ("best", "last"):
+            found = results.to_target(BASELINE, score=score)
+            rows += [{"column": name, "of": score} | row for row in found]
+            shown.append(_target_sheet(f"{name}: to FedAvg's {score}", column, found))
+    if rows and out is not None:
+        write_text(out / "table4.csv", Table(rows[0], rows).csv())
+    shown += [Text(f"not run: {name}. Make it with: fedskip run {name}") for name in missing]
+    return shown
+
+
+def _target_sheet(title: str, column: Column, found: Table) -> Sheet:
+    headers = ["method", "reached", "rounds", "merges", "sent, both ways", "speed-up"]
+    rows = []
+    for row in found:
+        cells = [f"{row['reached']} of {row['seeds']}"]
+        cells += [units.NONE if row[key] is None else f"{row[key]:.0f}" for key in ("rounds", "merges")]
+        cells.append(units.NONE if row["bytes"] is None else units.size(row["bytes"]))
+        cells.append(f"{column.rounds / row['rounds']:.2f}×" if row["rounds"] else units.NONE)
+        rows.append([Text(row["method"]), *map(Text, cells)])
+    return Sheet(title, headers, 1, rows)
+
+
+def fig2(studies: Sequence[Results], out: Path) -> list[RenderableType]:
+    """The way of the models in a real run: which client each slot visits, and where they merge."""
+    for study in studies:
+        skipping = [row for row in study.summary if str(row["period"]) not in ("1", "never")]
+        for row in skipping:
+            if row["setting"] in {setting.name for setting in study.compared}:
+                axes = study.plot.routing(row["setting"], row["method"], seed=row["seed"])
+                write_bytes(out / "fig2.svg", drawn(axes, "svg"))
+                return [Text(f"{out / 'fig2.svg'}: {row['run']}, from {study.out}")]
+    raise InputError("fig2", "needs a run that skips", fix="run one first: fedskip run quickstart")
+
+
+def fig3(studies: Sequence[Results], out: Path) -> list[RenderableType]:
+    """Who has how much of what on CIFAR-10 with ten clients: IID, beta 1 and beta 0.5."""
+    dataset, shown = catalogue.load(name="cifar10"), list[RenderableType]()
+    train, _ = split(dataset, 0)
+    for name in ("iid", "beta1", "beta0.5"):
+        column = columns()[f"table2/cifar10-{name}"]
+        clients = deal(dataset, train, 0, column.draft.keys["partition"], column.draft.keys["clients"])
+        counts = heatmap.class_counts(clients, dataset.samples.labels(), dataset.classes or 0)
+        file = out / f"fig3-{name}.svg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        heatmap.draw(counts, file, column.name)
+        rows = [
+            {"class": k} | {f"client {i}": int(n) for i, n in enumerate(row)} for k, row in enumerate(counts)
+        ]
+        write_text(file.with_suffix(".csv"), Table(rows[0], rows).csv())
+        shown.append(Text(f"{file}: {counts.sum():,} samples"))
+    return shown
+
+
+def fig4(studies: Sequence[Results], out: Path) -> list[RenderableType]:
+    """Test accuracy over rounds, for every column that was run."""
+    shown: list[RenderableType] = []
+    for name, column in columns().items():
+        results = of_column(column, studies) if column.table != "table1" else None
+        if results is not None:
+            file = out / f"fig4-{column.name}.svg"
+            write_bytes(file, drawn(results.plot.curves(), "svg"))
+            shown.append(Text(str(file)))
+        elif column.table != "table1":
+            shown.append(Text(f"not run: {name}. Make it with: fedskip run {name}"))
+    return shown
+
+
+COMPUTED = {
+    "table4": Computed("rounds, merges and bytes to FedAvg's accuracy, from runs of tables 2 and 3", table4),
+    "fig2": Computed("the way of the models, from any run that skips", fig2),
+    "fig3": Computed("who has how much of what on CIFAR-10", fig3),
+    "fig4": Computed("test accuracy over rounds, from runs of tables 2 and 3", fig4),
+}

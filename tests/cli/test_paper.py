@@ -1,0 +1,33 @@
+"""`fedskip paper`, and what of the paper `fedskip run` computes."""
+
+from terminal import call
+
+
+def test_the_list(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in (["paper"], ["paper", "list"]):
+        code, shown, _ = call(*command)
+        assert code == 0
+        assert "table2/cifar10-beta0.5" in shown
+        assert "table4" in shown
+
+
+def test_status(quickstart, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, shown, _ = call("paper", "status", quickstart[0])
+    assert code == 0
+    assert "table3, best test accuracy in %" in shown
+    assert "94.12" in shown
+    code, _, said = call("paper", "status", "--score", "bets")
+    assert (code, said) == (2, "error: --score is not known, got 'bets'. Did you mean 'best'?\n")
+
+
+def test_something_that_is_computed(quickstart, tmp_path):
+    code, shown, _ = call("run", "fig2", "--from", quickstart[0], "--out", tmp_path)
+    assert (code, (tmp_path / "fig2.svg").exists()) == (0, True)
+    assert shown.rstrip().endswith(str(tmp_path))
+
+
+def test_a_name_that_does_not_exist_suggests_the_nearest():
+    code, _, said = call("run", "tabel2")
+    assert (code, said) == (2, "error: study is not known, got 'tabel2'. Did you mean 'table2'?\n")

@@ -1,0 +1,46 @@
+"""What there is of the paper, and how far it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedskip.engine.local import Local
+from fedskip.input.errors import InputError
+from fedskip.paper.columns import settings
+from fedskip.paper.overview import found, measured, overview, tables
+from studies import recorded, run, study
+
+
+def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
+    runs = [run("FedAvg", seed, 0.5) | {"rounds": 1000} for seed in (0, 1)]
+    kept = recorded(
+        tmp_path, runs, data={"name": "synthetic"}, partition={"kind": "natural"},
+        model={"name": "perceptron"}, cohort=10, rounds=1000, methods=["fedavg"], local=vars(Local(small_clients="short")),
+    )  # fmt: skip
+    rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in overview([kept]).rows}
+    assert rows.keys() == settings().keys()
+    assert rows["table3/synthetic"][:2] == ["30 of 1,000 rounds", "synthetic"]
+    assert rows["table3/synthetic"][3] == "2, 1 of 10 methods"
+    assert rows["tune/feddyn"][0] == "15 of 200 rounds", "every value of a grid counts"
+    assert rows["fig1/beta0.1"][2:] == ["not measured", ""]
+
+
+def test_times_are_of_things_that_exist() -> None:
+    assert measured().keys() <= settings().keys()
+
+
+def test_the_tables() -> None:
+    assert [sheet.title.partition(",")[0] for sheet in tables([])] == ["table1", "table2", "table3"]
+
+
+def test_folders(tmp_path: Path) -> None:
+    made = study(tmp_path / "runs" / "s", methods="fedavg", rounds=1, seeds=1)
+    made.run()
+    begun = tmp_path / "runs" / "begun"
+    begun.mkdir()
+    (begun / "study.yaml").write_bytes((made.out / "study.yaml").read_bytes())
+    assert [one.out for one in found([made.out, begun])] == [made.out], "one without results yet is left out"
+    with pytest.raises(InputError, match="out holds no study"):
+        found([tmp_path])
