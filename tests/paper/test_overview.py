@@ -17,7 +17,8 @@ def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
     runs = [run("FedAvg", seed, 0.5) | {"rounds": 1000} for seed in (0, 1)]
     kept = recorded(
         tmp_path, runs, data={"name": "synthetic"}, partition={"kind": "natural"},
-        model={"name": "perceptron"}, cohort=10, rounds=1000, methods=["fedavg"], local=vars(Local(small_clients="short")),
+        model={"name": "perceptron"}, cohort=10, rounds=1000, methods=["fedavg"],
+        local=vars(Local(small_clients="short")),
     )  # fmt: skip
     rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in overview([kept]).rows}
     assert rows.keys() == settings().keys()
