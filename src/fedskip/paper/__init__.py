@@ -1,0 +1,1 @@
+"""What the paper claims, checked: its theorem, its count of costs, its tables."""
