@@ -1,1 +1,1 @@
-"""The paper: its studies, its published numbers, and ours beside them."""
+"""The paper: its studies, its numbers and ours beside them, its theorem and its count of costs."""
