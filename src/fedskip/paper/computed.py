@@ -1,4 +1,4 @@
-"""What of the paper is computed from runs and partitions: Table IV, and Figures 2, 3 and 4."""
+"""What of the paper is computed: Table IV and Figures 2 to 4 from what was run, its theorem, its costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +12,8 @@ from fedskip.data.split import deal, split
 from fedskip.files import write_bytes, write_text
 from fedskip.input.errors import InputError
 from fedskip.paper.columns import Column, columns
+from fedskip.paper.complexity import complexity
+from fedskip.paper.theorem import theorem1
 from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.canvas import drawn
@@ -130,4 +132,10 @@ COMPUTED = {
     "fig2": Computed("the way of the models, from any run that skips", fig2),
     "fig3": Computed("who has how much of what on CIFAR-10", fig3),
     "fig4": Computed("test accuracy over rounds, from runs of tables 2 and 3", fig4),
+    "theorem1": Computed(
+        "Theorem 1 and its lemma, on problems with known constants", lambda _, out: [theorem1(out)]
+    ),
+    "complexity": Computed(
+        "what methods cost servers and clients: time, bytes, memory", lambda _, out: [complexity(out)]
+    ),
 }
