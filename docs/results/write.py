@@ -13,14 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
-from fedskip.paper.columns import columns
+from fedskip.paper.claims import early_sheet, reach_sheet, uneven_sheet
+from fedskip.paper.columns import columns, settings
 from fedskip.report.canvas import drawn
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 from fedskip.report.together import together
 
 HERE = Path(__file__).parent
-PAGES = (HERE / "README.md", HERE.parent.parent / "README.md")
+PAGES = (HERE / "README.md", HERE.parent / "claims.md", HERE.parent.parent / "README.md")
 BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n).*?(<!-- /numbers -->)", re.DOTALL)
 
 
@@ -31,8 +32,17 @@ def studies() -> list[Results]:
 
 def written(text: str, kept: list[Results]) -> str:
     """A page with its tables as the files have them."""
-    sheets: dict[str, Callable[[], Sheet]] = {"gains": lambda: gains_sheet(list(columns().values()), kept)}
-    for name, column in columns().items():
+    trained = [column for column in columns().values() if column.table != "table1"]
+    cifar10 = [
+        column for column in trained if column.name in ("cifar10-beta0.5", "cifar10-beta1", "cifar10-iid")
+    ]
+    sheets: dict[str, Callable[[], Sheet]] = {
+        "gains": lambda: gains_sheet(trained, kept),
+        "early": lambda: early_sheet(trained, kept),
+        "uneven": lambda: uneven_sheet(cifar10, kept),
+        "reach": lambda: reach_sheet(trained, kept),
+    }
+    for name, column in settings().items():
         sheets[name] = lambda column=column: column_sheet(column, kept)
     return BLOCK.sub(lambda found: f"{found[1]}{sheets[found[2]]().markdown()}{found[3]}", text)
 

@@ -33,17 +33,19 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
     diverged = any(row["diverged"] for rows in runs.values() for row in rows)
     several = len(runs.get(BASELINE, ())) > 1
     gains = ["gain in best", "gain in tail"] * several
-    headers = ["method", *SHOWN.values(), *["diverged"] * diverged, "paper", *gains, "paper's gain"]
+    paper, published = ["paper"] * bool(column.published), ["paper's gain"] * bool(column.published)
+    headers = ["method", *SHOWN.values(), *["diverged"] * diverged, *paper, *gains, *published]
     rows = []
     for name, found in runs.items():
         lost = sum(bool(row["diverged"]) for row in found)
         cells = (
             [units.scores(_known(found, score), METRIC) for score in SHOWN] if found else ["not run", "", ""]
         )
-        cells += [f"{lost} of {len(found)}" if lost else ""] * diverged + [_published(column, name)]
+        cells += [f"{lost} of {len(found)}" if lost else ""] * diverged
+        cells += [_published(column, name) for _ in paper]
         for score in ("best", "mean_tail") if several else ():
             cells.append("" if name == BASELINE else _gain(_apart(found, runs[BASELINE], score)))
-        cells.append(_published_gain(column, name))
+        cells += [_published_gain(column, name) for _ in published]
         rows.append([Text(name), *map(Text, cells)])
     return Sheet(f"{column.table}/{column.name}", headers, 1, rows)
 

@@ -1,0 +1,89 @@
+"""Numbers behind claims of the paper that its tables do not show: early rounds, and what uneven data do."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from rich.text import Text
+
+from fedskip.paper.beside import METRIC, SKIPPING
+from fedskip.paper.columns import Column
+from fedskip.paper.computed import BASELINE, of_column
+from fedskip.records.history import TAIL
+from fedskip.records.table import Table
+from fedskip.report import units
+from fedskip.report.results import Results
+from fedskip.report.sheet import Sheet
+
+EARLY = (10, 20, 50)  # rounds
+
+
+def early_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
+    """Accuracy at the last merge up to some early rounds, mean over seeds."""
+    rows = []
+    for column, results in _held(columns, studies).items():
+        for label in (BASELINE, *SKIPPING):
+            runs = results.histories(results.compared[0].name, label)
+            cells = [_mean([_at(run, rounds) for run in runs]) for rounds in EARLY]
+            if runs:
+                rows.append([Text(column.name if label == BASELINE else ""), Text(label), *map(Text, cells)])
+    headers = ["column", "method", *(f"round {rounds}" for rounds in EARLY)]
+    return Sheet("test accuracy in %, in early rounds", headers, 2, rows)
+
+
+def uneven_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
+    """FedAvg's accuracy and both drifts, over the last rounds: what uneven data do to it."""
+    rows = []
+    for column, results in _held(columns, studies).items():
+        name = results.compared[0].name
+        known = [v for v in results.scores(name, BASELINE, "mean_tail").values() if v is not None]
+        runs = results.histories(name, BASELINE)
+        drifts = [
+            [_tail(run, key, column.rounds) for run in runs] for key in ("drift_mean", "drift_broadcast")
+        ]
+        cells = [str(len(runs)), units.scores(known, METRIC), *(f"{fmean(drift):.1f}" for drift in drifts)]
+        rows.append([Text(column.name), *map(Text, cells)])
+    headers = ["column", "seeds", "accuracy", "drift from the mean", "drift from the model sent out"]
+    return Sheet(f"{BASELINE}, over the last {TAIL:.0%} of the rounds", headers, 1, rows)
+
+
+def reach_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
+    """Merges until FedAvg's best at the same seed, of methods that reach it at every seed."""
+    rows = []
+    for column, results in _held(columns, studies).items():
+        found = {row["method"].partition("(")[0]: row for row in results.to_target(BASELINE)}
+        there = {name: row for name, row in found.items() if row["reached"] == row["seeds"]}
+        fewest = min(there.values(), key=lambda row: row["merges"])
+        cells = [
+            f"{there[name]['merges']:.0f}" if name in there else units.NONE for name in (BASELINE, *SKIPPING)
+        ]
+        others = [
+            f"{row['merges']:.0f} ({name})"
+            for name, row in there.items()
+            if name not in (BASELINE, *SKIPPING)
+        ]
+        others.sort(key=lambda text: int(text.partition(" ")[0]))
+        cells += [others[0] if others else units.NONE, fewest["method"]]
+        rows.append([Text(column.name), *map(Text, cells)])
+    headers = ["column", BASELINE, *SKIPPING, "fewest of the others", "fewest of all"]
+    return Sheet("merges until FedAvg's best", headers, 1, rows)
+
+
+def _held(columns: Sequence[Column], studies: Sequence[Results]) -> Mapping[Column, Results]:
+    """The columns that have histories of FedAvg."""
+    found = {column: of_column(column, studies) for column in columns}
+    return {column: one for column, one in found.items() if one is not None and BASELINE in one.labels()}
+
+
+def _at(run: Table, rounds: int) -> float | None:
+    """The accuracy at the last merge up to a round, or None before the first."""
+    known = [row["test_accuracy"] for row in run if row["round"] <= rounds]
+    return known[-1] if known else None
+
+
+def _tail(run: Table, key: str, rounds: int) -> float:
+    return fmean(row[key] for row in run if row["round"] > (1 - TAIL) * rounds)
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return units.score(fmean(known) if known else None, METRIC)

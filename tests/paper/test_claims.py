@@ -1,0 +1,55 @@
+"""Numbers behind claims that tables do not show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedskip.engine.local import Local
+from fedskip.paper.claims import early_sheet, reach_sheet, uneven_sheet
+from fedskip.paper.columns import Column, columns
+from fedskip.report.results import Results
+from fedskip.report.sheet import Sheet
+from studies import curve, recorded, run
+
+
+def kept(tmp_path: Path) -> tuple[list[Column], list[Results]]:
+    """FEMNIST with two seeds; FedSkip-3 merges twice, MOON never gets where FedAvg gets at seed 1."""
+    curves = {"fedavg": {9: 0.1, 20: 0.3, 190: 0.5, 200: 0.4}, "fedskip(period=3)": {15: 0.2, 60: 0.5}}
+    curves |= {"moon": {5: 0.45}}
+    labels = {"fedavg": "FedAvg", "fedskip(period=3)": "FedSkip-3", "moon": "MOON"}
+    rows, runs = [], []
+    for text, scores in curves.items():
+        for seed in (0, 1):
+            found = curve(labels[text], seed, scores)
+            rows += [
+                row | {"drift_mean": 2.0 * row["round"], "drift_broadcast": 3.0 * row["round"]}
+                for row in found
+            ]
+            tail = {"mean_tail": 0.45, "best": max(scores.values())}
+            runs.append(run(labels[text], seed, 0.4) | tail)
+    results = recorded(
+        tmp_path, runs, rows=rows, data={"name": "femnist"}, partition={"kind": "natural"}, clients=180,
+        model={"name": "cnn-femnist"}, cohort=10, rounds=200, methods=list(curves),
+        local=vars(Local(small_clients="short")),
+    )  # fmt: skip
+    return list(columns().values()), [results]
+
+
+def plain(sheet: Sheet) -> list[list[str]]:
+    return [[cell.plain for cell in row] for row in sheet.rows]
+
+
+def test_early_rounds(tmp_path: Path) -> None:
+    """At the last merge up to then; a dash before the first."""
+    assert plain(early_sheet(*kept(tmp_path))) == [
+        ["femnist", "FedAvg", "10.00", "30.00", "30.00"],
+        ["", "FedSkip-3", "–", "20.00", "20.00"],
+    ]
+
+
+def test_accuracy_and_drift_of_the_last_rounds(tmp_path: Path) -> None:
+    assert plain(uneven_sheet(*kept(tmp_path))) == [["femnist", "2", "45.00 ± 0.00", "390.0", "585.0"]]
+
+
+def test_merges_until_fedavgs_best(tmp_path: Path) -> None:
+    assert plain(reach_sheet(*kept(tmp_path))) == [["femnist", "3", "2", "–", "–", "–", "–", "FedSkip-3"]]
