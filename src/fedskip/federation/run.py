@@ -5,24 +5,36 @@
 stretch of one round is played in lock-step; in a longer one each slot runs ahead to its next client.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedskip.engine.task import Job, Trained
 from fedskip.federation.clients import Clients
-from fedskip.federation.server import Outcome, Saved, Server
+from fedskip.federation.server import Outcome, Saved, Server, Visited
 from fedskip.methods.base import State
 from fedskip.models.vector import on
 
 
 class Broke(NamedTuple):
-    """A visit that did not end in numbers."""
+    """A visit whose training loss was not finite."""
 
     round: int  # counted from 1
     client: int
+
+
+def first_broken(visits: Sequence[Visited]) -> Broke | None:
+    """The first of some visits whose training loss was not finite. A GPU has to wait for the answer."""
+    if not visits:
+        return None
+    fine = torch.cat([loss for *_, loss in visits]).isfinite().cpu().numpy()
+    known = [Broke(round + 1, int(client)) for round, clients, _ in visits for client in clients]
+    return min(
+        (one for one, ok in zip(known, fine, strict=True) if not ok), key=lambda one: one.round, default=None
+    )
 
 
 class Run:
@@ -50,9 +62,7 @@ class Run:
         self.broke: Broke | None = (
             None  # the first visit whose loss was not finite, once `look_back` has seen it
         )
-        self._losses: list[
-            tuple[int, np.ndarray, Tensor]
-        ] = []  # round, clients, and what nobody has looked at
+        self.visits: list[Visited] = []  # since the last outcome
         self._stretch: Ahead | None = None
 
     def ready(self, until: int) -> list[Job]:
@@ -73,8 +83,13 @@ class Run:
             return None
         self.round, self._stretch = stretch.stop, None
         if self.server.period.merges(self.round):
-            return self.server.merge(self.round, keep_slots=self.keep_slots)
-        return self.server.look(self.round) if self._looks(self.round) else None
+            return self._seen(self.server.merge(self.round, keep_slots=self.keep_slots))
+        return self._seen(self.server.look(self.round)) if self._looks(self.round) else None
+
+    def _seen(self, outcome: Outcome) -> Outcome:
+        """The outcome, with the visits that led to it."""
+        visits, self.visits = self.visits, []
+        return replace(outcome, visits=visits)
 
     def finish(self) -> Outcome | None:
         """One extra merge after the last round where the period does not divide the rounds."""
@@ -101,19 +116,9 @@ class Run:
         orders, routes = trained.job.orders.take(trained.ks), trained.routes
         self.server.absorb(orders, self.clients.end(orders, routes, trained.y, trained.loss))
         self.steps += sum(route.steps for route in routes)
-        self._losses.append((orders.round, orders.clients, trained.loss))
+        self.visits.append((orders.round, orders.clients, trained.loss))
         slots: np.ndarray = orders.slots
         return slots
-
-    def look_back(self) -> Broke | None:
-        """The first visit whose training loss was not finite. Asking for it makes a GPU wait."""
-        unseen, self._losses = self._losses, []
-        if unseen and self.broke is None:
-            fine = torch.cat([loss for *_, loss in unseen]).isfinite().cpu().numpy()
-            visits = [Broke(round + 1, int(client)) for round, clients, _ in unseen for client in clients]
-            bad = [visit for visit, ok in zip(visits, fine, strict=True) if not ok]
-            self.broke = min(bad, key=lambda visit: visit.round, default=None)
-        return self.broke
 
     def meetings(self, until: int) -> list[int]:
         """The rounds after which all slots are together, from the start."""

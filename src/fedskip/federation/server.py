@@ -24,6 +24,7 @@ from fedskip.rng import passing, visit_key
 FLOAT = 4  # bytes of a number on the wire
 
 Saved = tuple[State, dict[str, Any]]  # tensors, and plain numbers for JSON
+Visited = tuple[int, np.ndarray, Tensor]  # a round (0-based), some clients (k,), and their losses (k,)
 
 
 def draw_cohort(policy: str, seed: int, round: int, clients: int, slots: int) -> np.ndarray:
@@ -86,6 +87,7 @@ class Outcome:
     bytes_down: int
     bytes_up: int
     final: bool = False  # an extra merge after the last round, outside the schedule
+    visits: Sequence[Visited] = ()  # that led to it
 
 
 class Server:

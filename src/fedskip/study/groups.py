@@ -37,6 +37,7 @@ class Group:
         waiting, room = Waiting(), self.judge.room(self.standings)
         for run, outcome in train(self.engine, [standing.run for standing in self.standings], until):
             standing = standings[run.name]
+            standing.visits += outcome.visits
             if run.diverged or not self.judge.wants(standing, outcome):
                 continue
             standing.evaluated_at = outcome.round

@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedskip.engine.evaluate import Evaluator, Scores
-from fedskip.federation import Broke, Outcome, Run, Saved
+from fedskip.federation import Broke, Outcome, Run, Saved, Visited, first_broken
 from fedskip.records.table import Row
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
@@ -31,6 +31,8 @@ class Standing:
     last_model: Tensor | None = None  # (P,), or (K, P) for runs that never merge
     final_model: Tensor | None = None
     final: float | None = None
+    visits: list[Visited] = field(default_factory=list)  # that led to outcomes which nobody has evaluated
+    broke: Broke | None = None  # the first visit whose loss was not finite, as far as one has looked
 
     @property
     def name(self) -> str:
@@ -47,6 +49,13 @@ class Standing:
             "period": str(self.run.server.method.period), "seed": self.seed,
         }  # fmt: skip
 
+    def look_back(self) -> Broke | None:
+        """The first visit whose training loss was not finite."""
+        if self.broke is None:
+            self.broke = first_broken([*self.visits, *self.run.visits])
+        self.visits, self.run.visits = [], []
+        return self.broke
+
     def save(self) -> Saved:
         """All that a checkpoint holds of it; of a run that diverged only what was kept before."""
         saved, about = ({}, {}) if self.run.diverged else self.run.save()
@@ -55,7 +64,7 @@ class Standing:
         if self.last_model is not None and self.last_model is not self.best_model:
             saved["last_model"] = self.last_model
         return saved, {
-            "run": about, "diverged": self.run.diverged, "broke": self.run.look_back(),
+            "run": about, "diverged": self.run.diverged, "broke": self.look_back(),
             "evaluated_at": self.evaluated_at,
             "best": self.best if math.isfinite(self.best) else None,
             "last_is_best": self.last_model is self.best_model,
@@ -64,7 +73,7 @@ class Standing:
     def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """Go on from what `save` gave."""
         self.run.diverged, self.evaluated_at = notes["diverged"], notes["evaluated_at"]
-        self.run.broke = Broke(*notes["broke"]) if notes.get("broke") else None
+        self.broke = Broke(*notes["broke"]) if notes.get("broke") else None
         self.best = -math.inf if notes["best"] is None else notes["best"]
         self.best_model = tensors.pop("best_model", None)
         self.last_model = self.best_model if notes["last_is_best"] else tensors.pop("last_model", None)
@@ -174,6 +183,7 @@ class Judge:
         if standing.run.diverged or not all(map(math.isfinite, numbers)):
             standing.run.diverged = True
             return None
+        standing.visits.clear()  # whose losses were finite, as their mean is
         model = outcome.slots if outcome.evaluated is None else outcome.evaluated
         if outcome.final:
             standing.final, standing.final_model = row["test_accuracy"], model
@@ -196,7 +206,7 @@ class Judge:
         server, division = standing.run.server, self.prepared.division(standing.seed)
         row = standing.about() | {"final": standing.final, "diverged": standing.run.diverged}
         if standing.run.diverged:  # its last finite numbers stand
-            broke = standing.run.look_back()
+            broke = standing.look_back()
             row |= {"broke_round": broke and broke.round, "broke_client": broke and broke.client}
         else:
             row["rounds"] = standing.run.round
