@@ -26,7 +26,8 @@ ROOMS = [
 ]  # fmt: skip
 # Modules that import by name, where no reader of the syntax can see what.
 DYNAMIC = {
-    "methods.grammar",  # every file of its own folder; and a user's own module, if a study names one
+    "input.named",  # a user's own module, if a study or a command names one
+    "methods.grammar",  # every file of its own folder
     "bench.contestants",  # benchmarks/plain.py, which is no part of the package
 }
 
