@@ -11,6 +11,7 @@ from fedskip.input.errors import InputError
 from fedskip.methods import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.models.weights import load
 from fedskip.report.results import Results
+from fedskip.report.trackers import Tracker
 from fedskip.study import Study
 from fedskip.version import __version__
 
@@ -30,6 +31,7 @@ __all__ = [
     "Results",
     "Scaffold",
     "Study",
+    "Tracker",
     "__version__",
     "check_method",
     "load",

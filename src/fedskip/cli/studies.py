@@ -14,6 +14,7 @@ from fedskip.report.closing import closing
 from fedskip.report.live import Live
 from fedskip.report.page import verdict
 from fedskip.report.results import Results
+from fedskip.report.trackers.audience import TRACKERS, tracker
 from fedskip.spec import Tree, assigned, build, bundled, load_yaml
 from fedskip.spec.setting import KEYS
 from fedskip.study import Interrupted, Study
@@ -21,6 +22,10 @@ from fedskip.study.workers import ProcessEnded
 
 WIDTH = 120  # of tables where there is no terminal to fit
 QUICKSTART = "quickstart"
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="NAME", help=f"{', '.join(TRACKERS)}, or MODULE:CLASS; may be repeated."),
+]
 
 
 def run(
@@ -35,6 +40,7 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1, cohort=5, ..."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)] = None,
+    track: Track = None,
 ) -> None:
     """Run a study: quickstart, or another one, or the defaults of a data set (--set data.name=...)."""
     keys = {"methods": methods, "rounds": rounds, "seeds": seeds, "engine": engine, "device": device}
@@ -44,9 +50,10 @@ def run(
             fix = f"leave out --set {assignment}"
             raise InputError(f"--{key}", "must not be given twice", given[key], fix)
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
+    trackers = [tracker(name, "--track") for name in track or ()]
     new = Study(out, spec=build(chosen(study, over)))
     with resumable(new), _live(new) as progress:
-        results = new.run(progress)
+        results = new.run(progress, trackers=trackers)
     _close(results)
 
 
@@ -58,15 +65,17 @@ def resume(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also where a library or the machine has changed.")
     ] = False,
+    track: Track = None,
 ) -> None:
     """Go on with a study from its last checkpoint."""
+    trackers = [tracker(name, "--track") for name in track or ()]
     study = Study.load(out)
-    if rounds is None and study.is_finished():
+    if rounds is None and not trackers and study.is_finished():
         typer.echo(f"{out} is finished; extend it with --rounds N")
         results = study.results()
     else:
         with resumable(study), _live(study) as progress:
-            results = study.resume(progress, rounds=rounds, anyway=anyway)
+            results = study.resume(progress, rounds=rounds, anyway=anyway, trackers=trackers)
     _close(results)
 
 
