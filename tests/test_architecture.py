@@ -27,7 +27,8 @@ ROOMS = [
 # Modules that import by name, where no reader of the syntax can see what.
 DYNAMIC = {
     "",  # what users ask the package for; tests/test_package.py knows it
-    "methods.grammar",  # every file of its own folder; and a user's own module, if a study names one
+    "input.named",  # a user's own module, if a study or a command names one
+    "methods.grammar",  # every file of its own folder
     "bench.contestants",  # benchmarks/plain.py, which is no part of the package
 }
 

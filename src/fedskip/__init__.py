@@ -20,6 +20,7 @@ _NAMES = {
     "methods": ("FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "Method", "Moon", "Scaffold"),
     "models.weights": ("load",),
     "report.results": ("Results",),
+    "report.trackers": ("Tracker",),
     "study": ("Study",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from fedskip.methods import Scaffold as Scaffold
     from fedskip.models.weights import load as load
     from fedskip.report.results import Results as Results
+    from fedskip.report.trackers import Tracker as Tracker
     from fedskip.study import Study as Study
 else:  # a type checker that saw this would take any name for one of ours
 

@@ -37,6 +37,8 @@ from terminal import FEDSKIP, SMALL, call
         (["run", "--set", "processes=0"], "processes must be >= 1, got 0 (--set processes=0)"),
         (["run", "--rounds", "0"], "rounds must be >= 1, got 0 (--rounds)"),
         (["run", "--set", "cohort=1000"], "cohort must be <= 212, the number of clients, got 1000"),
+        (["run", "--track", "wandbb"], "--track is not known, got 'wandbb'. Did you mean 'wandb'?"),
+        (["run", "--track", "no:No"], "--track no:No: no cannot be imported: No module named 'no'."),
         (["resume", "nowhere"], "holds no study"),
         (["show", "quickstrat"], "Did you mean 'quickstart'?"),
         (["export", "none.safetensors", "out.pt"], "must be an existing file, got 'none.safetensors'"),

@@ -97,7 +97,7 @@ def test_resume_passes_on_how_to_go_on(quickstart, monkeypatch):
 
     monkeypatch.setattr("fedskip.study.Study.resume", resume)
     assert call("resume", quickstart[0], "--rounds", 4, "--anyway")[0] == 0
-    assert asked == [{"rounds": 4, "anyway": True}]
+    assert asked == [{"rounds": 4, "anyway": True, "trackers": []}]
 
 
 def test_ctrl_c_stops_at_a_checkpoint_and_says_how_to_go_on(tmp_path):
@@ -123,3 +123,40 @@ def test_a_lost_process_is_one_line_and_how_to_go_on(tmp_path, monkeypatch):
     assert code == 1
     assert said.splitlines()[-1].startswith("error: a training process ended with code -9")
     assert "fedskip resume lost" in said
+
+
+TRACKER = """
+import fedskip
+
+class Prints(fedskip.Tracker):
+    def on_start(self, start):
+        print("start", start.name, len(start.rows))
+
+    def on_rows(self, rows):
+        raise OSError("the disk is full")
+
+    def on_end(self, results):
+        print("never")
+"""
+
+
+def test_trackers_listen_and_one_that_fails_is_named(tmp_path):
+    (tmp_path / "my_trackers.py").write_text(TRACKER)
+    quick = ["--methods", "fedavg", *SMALL, "--set", "settings=", "--out", "s"]
+    command = [FEDSKIP, "run", *quick, "--track", "tensorboard", "--track", "my_trackers:Prints"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith("start quickstart 0\n")
+    assert "never" not in ended.stdout
+    said = "Prints failed in on_rows (OSError: the disk is full); the study goes on without it\n"
+    assert ended.stderr == said
+    assert list((tmp_path / "s/tensorboard/synthetic.FedAvg.s0").glob("events*"))
+
+
+def test_a_finished_study_is_told_to_a_tracker(quickstart, tmp_path):
+    out = shutil.copytree(quickstart[0], tmp_path / "late")
+    code, shown, _ = call("resume", out, "--track", "tensorboard")
+    assert (code, shown.startswith("quickstart in ")) == (0, True)
+    assert shown.splitlines()[-12:] == quickstart[1].replace(str(quickstart[0]), str(out)).splitlines()[-12:]
+    assert len(list((out / "tensorboard").glob("*/events*"))) == 3
+    for name in ("history.csv", "summary.csv", "study.yaml"):
+        assert (out / name).read_bytes() == (quickstart[0] / name).read_bytes()

@@ -6,6 +6,12 @@ from typing import Annotated
 import typer
 
 from fedskip.input.errors import InputError
+from fedskip.report.choices import TRACKERS
+
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="NAME", help=f"{', '.join(TRACKERS)}, or MODULE:CLASS; may be repeated."),
+]
 
 
 def run(
@@ -27,12 +33,14 @@ def run(
         list[Path] | None,
         typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2 or fig4 from: runs/*."),
     ] = None,
+    track: Track = None,
 ) -> None:
     """Run a study: quickstart, one of the paper's, a file, or a data set's defaults (--set data.name=...)."""
     from fedskip.cli.chosen import chosen
     from fedskip.cli.paper import compute
     from fedskip.cli.screen import close, live, resumable
     from fedskip.paper.computed import COMPUTED
+    from fedskip.report.trackers.audience import tracker
     from fedskip.spec import Tree, assigned, build
     from fedskip.study import Study
 
@@ -46,9 +54,10 @@ def run(
             fix = f"leave out --set {assignment}"
             raise InputError(f"--{key}", "must not be given twice", given[key], fix)
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
+    trackers = [tracker(name, "--track") for name in track or ()]
     new = Study(out, spec=build(chosen(study, over, scale)))
     with resumable(new), live(new) as progress:
-        results = new.run(progress)
+        results = new.run(progress, trackers=trackers)
     close(results)
 
 
@@ -60,16 +69,19 @@ def resume(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also where a library or the machine has changed.")
     ] = False,
+    track: Track = None,
 ) -> None:
     """Go on with a study from its last checkpoint."""
     from fedskip.cli.screen import close, live, resumable
+    from fedskip.report.trackers.audience import tracker
     from fedskip.study import Study
 
+    trackers = [tracker(name, "--track") for name in track or ()]
     study = Study.load(out)
-    if rounds is None and study.is_finished():
+    if rounds is None and not trackers and study.is_finished():
         typer.echo(f"{out} is finished; extend it with --rounds N")
         results = study.results()
     else:
         with resumable(study), live(study) as progress:
-            results = study.resume(progress, rounds=rounds, anyway=anyway)
+            results = study.resume(progress, rounds=rounds, anyway=anyway, trackers=trackers)
     close(results)

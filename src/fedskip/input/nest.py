@@ -1,4 +1,4 @@
-"""Nested values with dotted keys: written out, one laid over another."""
+"""Nested values with dotted keys: written out, put back, one laid over another."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +18,18 @@ def expand(flat: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     for key, value in flat.items():
         graft(nested, key, value, at)
     return nested
+
+
+def flatten(nested: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones.
+
+    >>> flatten({"local": {"lr": 0.1, "batch": 64}, "cohort": 5})
+    {'local.lr': 0.1, 'local.batch': 64, 'cohort': 5}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat |= flatten(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
+    return flat
 
 
 def graft(tree: dict[str, Any], key: str, value: Any, at: str = "") -> None:

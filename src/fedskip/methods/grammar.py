@@ -9,17 +9,15 @@ import dataclasses
 import importlib
 import itertools
 import keyword
-import os
 import pkgutil
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
-from operator import attrgetter
 from typing import Any, get_type_hints
 
 from fedskip.input.errors import InputError, unknown
 from fedskip.input.fit import fit
+from fedskip.input.named import load
 from fedskip.methods.base import Method
 
 _ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)
@@ -203,29 +201,17 @@ def _split(entries: str) -> Iterator[str]:
 
 
 def _find(name: str) -> type[Method]:
-    module, colon, path = name.partition(":")
-    if colon:
-        return _load(module, path)
+    if ":" in name:
+        return _load(name)
     known = registry() | {"fedskip": registry()["fedavg"]}
     if name.lower() not in known:
         raise unknown("method", name, known)
     return known[name.lower()]
 
 
-def _load(module: str, path: str) -> type[Method]:
+def _load(name: str) -> type[Method]:
     """A user's own class, imported by name."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # for good: it may import more later
-    try:
-        found = attrgetter(path)(importlib.import_module(module))
-    except ModuleNotFoundError as error:
-        fix = "write the module as in `import`, without .py, and run from its folder or install it"
-        raise InputError(module, f"cannot be imported: {error}", fix=fix) from error
-    except AttributeError:
-        raise InputError(module, f"has no {path!r}", fix="check the name of the class") from None
-    except Exception as error:  # whatever a user's module does when it is imported
-        raise InputError(module, f"fails when imported: {type(error).__name__}: {error}") from error
-    name = f"{module}:{path}"
+    found = load(name)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(name, "must be a subclass of fedskip.methods.Method", found)
     if "__dataclass_params__" not in vars(found):
@@ -233,5 +219,6 @@ def _load(module: str, path: str) -> type[Method]:
             name, "must be a dataclass", fix="put @dataclass(frozen=True, kw_only=True) above it"
         )
     if not hasattr(found, "title"):
-        raise InputError(name, "needs a title for tables", fix=f"add `title = {path!r}` to the class")
+        fix = f"add `title = {found.__qualname__!r}` to the class"
+        raise InputError(name, "needs a title for tables", fix=fix)
     return found

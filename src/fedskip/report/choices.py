@@ -1,5 +1,6 @@
-"""What a report can be asked for: the score that methods are compared by, the format of figures."""
+"""What one can ask for: the score that methods are compared by, the format of figures, who tracks a study."""
 
 # columns of summary.csv that methods are compared by
 SCORES = ("last", "best", "mean_tail", "best_val", "full_test")
 FORMATS = ("pdf", "svg", "png")
+TRACKERS = ("tensorboard", "wandb", "mlflow")

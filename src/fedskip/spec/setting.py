@@ -22,7 +22,7 @@ from fedskip.input.errors import InputError, require, unknown, unknown_key
 from fedskip.input.fit import fit
 from fedskip.input.nest import TAGS, expand, overlay
 from fedskip.methods.base import Method
-from fedskip.methods.grammar import label_among, parse_many, text
+from fedskip.methods.grammar import in_a_file, label_among, parse_many, text
 
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 
@@ -88,6 +88,10 @@ class Setting:
     def label(self, method: Method) -> str:
         """How tables call one of its methods."""
         return label_among(method, self.methods)
+
+    def run_name(self, method: Method, seed: int) -> str:
+        """How files call one of its runs."""
+        return f"{self.name}.{in_a_file(self.label(method))}.s{seed}"
 
     def division_seed(self, seed: int) -> int:
         """The seed of a run's split and partition."""

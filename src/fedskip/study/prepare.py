@@ -18,7 +18,6 @@ from fedskip.engine.task import Task
 from fedskip.federation import Clients, Run, Server
 from fedskip.input.errors import InputError
 from fedskip.methods.base import Method
-from fedskip.methods.grammar import in_a_file
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.making import make
 from fedskip.models.measures import measure
@@ -86,7 +85,7 @@ class Prepared:
         return Run(
             server,
             Clients(method, layout, clients.sizes, functools.partial(self.routes, seed), x),
-            name=f"{setting.name}.{in_a_file(setting.label(method))}.s{seed}",
+            name=setting.run_name(method, seed),
             look_every=setting.eval_every,
             last=setting.rounds,
             keep_slots=setting.slot_accuracy,

@@ -19,12 +19,15 @@ from fedskip.data.pools import Pools
 from fedskip.engine.local import Decay
 from fedskip.files import locked, write_text
 from fedskip.input.errors import InputError
+from fedskip.records.checkpoint import found
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
 from fedskip.records.table import Row, Table
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress
 from fedskip.report.results import Results
+from fedskip.report.trackers.audience import Audience, Trackers
+from fedskip.report.trackers.base import Start
 from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.study.prepare import Prepared, prepare
@@ -69,8 +72,14 @@ class Study:
     def folder(self) -> Folder:
         return Folder(self.out)
 
-    def run(self, progress: Progress | None = None) -> Results:
-        """Run the study from its start, in a folder that holds no other."""
+    def run(self, progress: Progress | None = None, *, trackers: Trackers = ()) -> Results:
+        """Run the study from its start, in a folder that holds no other.
+
+        Args:
+            progress: draws it.
+            trackers: hear its numbers, and send them elsewhere; names will do, such as "tensorboard".
+        """
+        audience = Audience(trackers)
         prepared = self._prepare()
         settings = [one.setting for one in prepared]
         while self._claims:  # by default it is the next free one, when it begins
@@ -81,17 +90,24 @@ class Study:
         with locked(self.out):
             self.folder.refuse_taken(plain(self.spec, settings))
             self.folder.write(dump(self.spec, settings), {})
-            return self._play(prepared, progress or Progress())
+            return self._play(prepared, progress or Progress(), audience)
 
     def resume(
-        self, progress: Progress | None = None, *, rounds: int | None = None, anyway: bool = False
+        self,
+        progress: Progress | None = None,
+        *,
+        rounds: int | None = None,
+        anyway: bool = False,
+        trackers: Trackers = (),
     ) -> Results:
         """Go on from the last checkpoint, or from the start where there is none.
 
         Args:
             rounds: go on for more rounds than the study was made for.
             anyway: go on although the machine or a library has changed; bits may differ.
+            progress, trackers: as for `run`.
         """
+        audience = Audience(trackers)
         if not self.folder.file.exists():
             raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
         with locked(self.out):
@@ -107,7 +123,7 @@ class Study:
                     rule = "cannot change under a cosine decay, which depends on it"
                     raise InputError("--rounds", rule, rounds)
             self.folder.clear()
-            return self._play(prepared, progress or Progress(), anyway=anyway)
+            return self._play(prepared, progress or Progress(), audience, anyway)
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and the summary is written."""
@@ -158,35 +174,54 @@ class Study:
         """The settings of this study, with what was left out as the folder has it."""
         return [draft.resolved(known) for draft, known in self._pairs()]
 
-    def _play(self, prepared: list[Prepared], progress: Progress, *, anyway: bool = False) -> Results:
+    def _play(
+        self, prepared: list[Prepared], progress: Progress, audience: Audience, anyway: bool = False
+    ) -> Results:
         """Train one setting after another and write the results; the list is empty afterwards."""
         history, record = HistoryFile(self.out / "history.csv"), self.folder.record()
         settings = tuple(one.setting for one in prepared)
         summary: list[Row] = []
         clients: list[Row] = []
-        with stop_at_checkpoint() as stop:
-            while prepared:
-                if stop.is_set():
-                    raise Interrupted
-                one = prepared.pop(0)
-                session = self._session(one, settings, record, anyway)
-                with contextlib.closing(session):
-                    session.restore(self.out / "checkpoints", anyway)
-                    (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
-                    history.cut(one.setting.name, session.round, session.new)
-                    progress.setting(session.course(), history.table.where(setting=one.setting.name))
-                    for round in session.train(self.out / "checkpoints", history, progress):
-                        progress.checkpoint(round)
-                        if stop.is_set() and (prepared or round < one.setting.rounds):
-                            raise Interrupted
-                progress.finished()
-                summary += session.finish(history)
-                session.write_models(self.out / "models")
-                clients += session.client_rows()
-                del session, one
-                gc.collect()  # engines and their graphs hold each other
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()  # the next setting looks how much memory there is
+        with contextlib.closing(audience):
+            if audience.trackers:
+                audience.on_start(Start.of(self.out, self.spec, settings, self._kept(history)))
+            with stop_at_checkpoint() as stop:
+                while prepared:
+                    if stop.is_set():
+                        raise Interrupted
+                    one = prepared.pop(0)
+                    session = self._session(one, settings, record, anyway)
+                    with contextlib.closing(session):
+                        session.restore(self.out / "checkpoints", anyway)
+                        (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
+                        history.cut(one.setting.name, session.round, session.new)
+                        progress.setting(session.course(), history.table.where(setting=one.setting.name))
+                        for round in session.train(
+                            self.out / "checkpoints", history, Heard(progress, audience)
+                        ):
+                            progress.checkpoint(round)
+                            if stop.is_set() and (prepared or round < one.setting.rounds):
+                                raise Interrupted
+                    progress.finished()
+                    summary += session.finish(history)
+                    session.write_models(self.out / "models")
+                    clients += session.client_rows()
+                    del session, one
+                    gc.collect()  # engines and their graphs hold each other
+                    if torch.cuda.is_available():
+                        torch.cuda.empty_cache()  # the next setting looks how much memory there is
+            results = self._write(summary, clients)
+            audience.on_end(results)
+        return results
+
+    def _kept(self, history: HistoryFile) -> list[Row]:
+        """The rows up to the last checkpoints; those after them will be found again."""
+        saved = {draft.name: found(self.out / "checkpoints", draft.name) for draft in self.spec.settings}
+        rounds = {name: files[-1][0] if files else 0 for name, files in saved.items()}
+        return [dict(row) for row in history.table if row["round"] <= rounds.get(row["setting"], 0)]
+
+    def _write(self, summary: list[Row], clients: list[Row]) -> Results:
+        """Write what all settings came to."""
         if clients:
             write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
         write_text(self.out / "summary.csv", Table(SUMMARY, summary).csv())  # with it the study is finished
@@ -217,6 +252,20 @@ class Study:
         self.folder.write(dump(self.spec, settings), record)
         prepared.save_partitions(self.out)
         return session
+
+
+class Heard(Progress):
+    """What a session tells while it trains: to the screen, and its rows to trackers, too."""
+
+    def __init__(self, progress: Progress, audience: Audience) -> None:
+        self._progress, self._audience = progress, audience
+
+    def preparing(self, rows: int) -> None:
+        self._progress.preparing(rows)
+
+    def recorded(self, rows: list[Row]) -> None:
+        self._progress.recorded(rows)
+        self._audience.on_rows(rows)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,78 @@
+"""TensorBoard: OUT/tensorboard has a folder for each run of the study.
+
+The history is the truth. When a study goes on, its runs are written anew from it, so that nothing is doubled
+or lost: not where a kill came between a row and its checkpoint, nor where nobody listened for a while.
+
+Records are appended here, one for each row of the history. torch's `SummaryWriter` would keep a thread and an
+open file for every run of the study.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedskip.records.table import Row
+from fedskip.report.results import Results
+from fedskip.report.trackers.base import Start, Tracker, needed, numbers
+
+EVENTS = "events.out.tfevents"  # by this beginning TensorBoard knows its files
+
+
+class TensorBoard(Tracker):
+    """Writes scalars by round, hyper-parameters and, at the end, the summary."""
+
+    def __init__(self) -> None:
+        with needed("tensorboard"):
+            import torch.utils.tensorboard  # noqa: F401
+        self._files: dict[str, Path] = {}  # by run
+
+    def on_start(self, start: Start) -> None:
+        from torch.utils.tensorboard.summary import hparams
+
+        now = time.time()
+        for run in start.runs:
+            folder = start.out / "tensorboard" / run.name
+            folder.mkdir(parents=True, exist_ok=True)
+            for old in folder.glob(f"{EVENTS}.*"):
+                os.truncate(old, 0)  # a viewer that reads it would wait for it if it were gone
+            self._files[run.name] = folder / f"{EVENTS}.{now:.0f}.fedskip"
+            # without an `Experiment`, of which only the first counts, all runs' parameters are shown
+            _, begins, _ = hparams(dict(run.keys), {})
+            self._append(run.name, now, file_version="brain.Event:2")
+            self._append(run.name, now, session_log={"status": "START"})  # a viewer forgets what it has read
+            self._append(run.name, now, summary=begins)
+        ago = {row["setting"]: row["seconds"] for row in start.rows}  # the last of each
+        for row in start.rows:
+            self._write(row, now + row["seconds"] - ago[row["setting"]])
+
+    def on_rows(self, rows: list[Row]) -> None:
+        for row in rows:
+            self._write(row, time.time())
+
+    def on_end(self, results: Results) -> None:
+        from torch.utils.tensorboard.summary import hparams
+
+        _, _, ends = hparams({}, {})
+        for row in results.summary:
+            scores = {f"summary/{name}": value for name, value in numbers(row).items()}
+            self._append(row["run"], time.time(), row["rounds"], summary=_scalars(scores))
+            self._append(row["run"], time.time(), summary=ends)
+
+    def _write(self, row: Row, at: float) -> None:
+        self._append(row["run"], at, row["round"], summary=_scalars(numbers(row)))
+
+    def _append(self, run: str, at: float, step: int = 0, **what: Any) -> None:
+        """Add an event to the file of a run."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from torch.utils.tensorboard import RecordWriter
+
+        with self._files[run].open("ab") as file:
+            RecordWriter(file).write(Event(wall_time=at, step=step, **what).SerializeToString())
+
+
+def _scalars(values: Mapping[str, float]) -> Mapping[str, Any]:
+    return {"value": [{"tag": tag, "simple_value": value} for tag, value in values.items()]}
