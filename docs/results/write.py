@@ -52,7 +52,7 @@ def draw(kept: list[Results]) -> None:
     (HERE / "gains.svg").write_bytes(drawn(gains_figure(list(columns().values()), kept), "svg"))
     for column in columns().values():
         found = [one for one in kept if len(one.history) and any(map(column.is_of, one.settings))]
-        if found:
+        if found and column.table != "table1":
             (HERE / f"{column.name}.svg").write_bytes(drawn(together(found)[0].plot.curves(), "svg"))
 
 
