@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Group
 
-from fedskip.engine import Task
+from fedskip.engine import Loop, Task
 from fedskip.engine.arithmetic import torch_threads
 from fedskip.methods import FedAvg, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.paper.costs import Case, Party, make_server, parts, play, server_memory
@@ -142,7 +142,8 @@ def server_times(name: str, task: Task, slots: int, rounds: int, turns: int) -> 
 
 def client_costs(case: Case, task: Task, turns: int) -> list[Row]:
     """Every method's visit as a multiple of FedAvg's of the same turn, and its bytes."""
-    parties = {method.label: Party(task, method) for method in everything()}
+    engine = Loop(task)  # one for all: it has three modules of its own
+    parties = {method.label: Party(task, method, engine) for method in everything()}
     ratios: dict[str, list[float]] = {label: [] for label in parties}
     for _ in range(turns):
         took = {label: party.visit() for label, party in parties.items()}
