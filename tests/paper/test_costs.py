@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedskip.engine import Loop
 from fedskip.methods import FedAvg, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.paper.costs import Case, Party, Peak, make_server, parts, play, server_memory
 
@@ -25,7 +26,8 @@ MODEL = 4 * (4 * 3 + 3)  # bytes
     ids=lambda value: value.label if isinstance(value, Method) else "",
 )
 def test_bytes_of_a_client(method: Method, remembered: int, visit: int, down: int, up: int) -> None:
-    party = Party(TINY.task(), method)
+    task = TINY.task()
+    party = Party(task, method, Loop(task))
     party.visit()
     assert list(party.bytes().values()) == [MODEL * n for n in (remembered, visit, down, up)]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Group
 
-from fedskip.engine import Task
+from fedskip.engine import Loop, Task
 from fedskip.engine.arithmetic import torch_threads
 from fedskip.methods import FedAvg, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.paper.costs import Case, Party, make_server, parts, play, server_memory
@@ -36,7 +36,7 @@ CASES = (
     Case("cnn-femnist", (1, 28, 28), steps=10), Case("lstm", (80,), steps=3, vocabulary=80),
     Case("resnet50", (3, 32, 32), steps=1),
 )  # fmt: skip
-LARGE = 10**7  # numbers of a model that is measured with the fewest slots only
+LARGE = 10**7  # numbers of a model that is measured with the fewest slots, and less often
 PERIODS = (1, 3, 5, 10)
 SLOTS = (10, 20)
 SKIP = 5  # the period of methods that are composed with skipping
@@ -64,18 +64,20 @@ def complexity(
 ) -> Group:
     """Measure all costs, write tables and figures into `out`, and give the tables to print.
 
-    `rounds` is T, for large models a quarter of it. What is compared takes turns; numbers are medians.
+    `rounds` is T. What is compared takes turns; numbers are medians. Large models get a quarter of the
+    rounds, and at most three turns.
     """
     server, over, clients = Table(SERVER), Table(ROUNDS), Table(CLIENTS)
     with torch_threads(1):
         for case in cases:
             task = case.task()
-            large = task.layout.size > LARGE
-            for count in slots[:1] if large else slots:
-                facts, lines = server_times(case.name, task, count, rounds // 4 if large else rounds, turns)
+            few = task.layout.size > LARGE
+            often, long = (min(turns, 3), rounds // 4) if few else (turns, rounds)
+            for count in slots[:1] if few else slots:
+                facts, lines = server_times(case.name, task, count, long, often)
                 server.rows.append(facts)
                 over.rows += lines
-            clients.rows += client_costs(case, task, turns)
+            clients.rows += client_costs(case, task, often)
         memory = Table(MEMORY, [row for method in everything() for row in memories(cases[0], method, slots)])
     chip = torch.backends.cpu.get_cpu_capability()
     about = dict(zip(ABOUT, (platform.machine(), chip, torch.__version__, 1, turns), strict=True))
@@ -140,7 +142,8 @@ def server_times(name: str, task: Task, slots: int, rounds: int, turns: int) -> 
 
 def client_costs(case: Case, task: Task, turns: int) -> list[Row]:
     """Every method's visit as a multiple of FedAvg's of the same turn, and its bytes."""
-    parties = {method.label: Party(task, method) for method in everything()}
+    engine = Loop(task)  # one for all: it has three modules of its own
+    parties = {method.label: Party(task, method, engine) for method in everything()}
     ratios: dict[str, list[float]] = {label: [] for label in parties}
     for _ in range(turns):
         took = {label: party.visit() for label, party in parties.items()}

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedskip.data.base import Arrays
-from fedskip.engine import Job, Local, Loop, Task
+from fedskip.engine import Engine, Job, Local, Task
 from fedskip.engine.local import Route, route
 from fedskip.federation import Clients, Orders, Replies, Server
 from fedskip.methods import Method, Terms
@@ -158,13 +158,13 @@ class Peak(TorchDispatchMode):
 class Party:
     """A server with one slot and its one client, which has been visited before."""
 
-    def __init__(self, task: Task, method: Method) -> None:
+    def __init__(self, task: Task, method: Method, engine: Engine) -> None:
         everyone = np.arange(CLIENT)
 
         def routes(key: int, client: int, round: int) -> Route:
             return route(key, everyone, task.local)
 
-        self.server, self.engine, self.round = make_server(task, method, 1), Loop(task), 0
+        self.server, self.engine, self.round = make_server(task, method, 1), engine, 0
         self.clients = Clients(method, task.layout, np.array([CLIENT]), routes, self.server.x)
         self.terms = Terms()
         self.visit()
