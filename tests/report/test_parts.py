@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedskip.report.parts import about, lost, provenance, timing
+from fedskip.report.parts import about, brief, lost, provenance, timing
 from fedskip.report.results import Results
 from fedskip.report.together import together
 from studies import recorded, run, study
@@ -12,14 +12,16 @@ from studies import recorded, run, study
 
 def test_what_was_studied_in_three_sentences(tmp_path: Path) -> None:
     keys = {"data": {"name": "synthetic"}, "local": {"epochs": 1, "batch": 8, "lr": 0.1}, "cohort": 4}
-    text = about(recorded(tmp_path, [run("FedAvg", 0, 0.5), run("MOON", 0, 0.6)], **keys))
-    first, _, table = text.partition("</p>")
-    assert first == (
+    results = recorded(
+        tmp_path, [run("FedAvg", 0, 0.5), run("MOON", 0, 0.6)], methods=["fedavg", "moon"], **keys
+    )
+    text, table = about(results), brief(results)
+    assert text == (
         "<p>2 methods of federated learning are tried on synthetic, dealt to 20 clients. "
         "In each of 5 rounds, 4 of them train perceptron for 1 epoch. "
-        "All is done with 1 seed, and scored by test accuracy on 1,001 test samples."
+        "All is done with 1 seed, and scored by test accuracy on 1,001 test samples.</p>"
     )
-    assert "<th>methods</th><td>FedAvg, MOON</td>" in table
+    assert "<th>methods</th><td>FedAvg, MOON(mu=1.0, temperature=0.5)</td>" in table
     assert "<th>clients</th><td>20, 4 of them in a round</td>" in table
 
 
@@ -36,6 +38,6 @@ def test_studies_put_together_each_say_where_they_come_from(tmp_path: Path) -> N
     results, _ = together([Results.read(tmp_path / str(seed)) for seed in (0, 1)])
     text = provenance(results)
     for seed in (0, 1):
-        assert f"from {tmp_path / str(seed)}." in text
+        assert f"in the folder {seed}." in text
     assert text.count("<details>") == text.count("Hash of the study: ") == 2
     assert timing(results).count("<td>1 run</td><td>2 rounds</td>") == 2

@@ -85,6 +85,10 @@ def test_clients_and_partition_of_a_real_study(tmp_path: Path) -> None:
     assert all((np.diff(line.get_ydata()) >= 0).all() for line in lines)
     bars = results.plot.partition().patches
     assert sum(bar.get_height() for bar in bars) == 8 * 16  # the data set itself is a Python object
+    Partition(np.arange(2000), np.arange(0, 2001, 2)).save(tmp_path / "s" / "partition-toy-0.npz")
+    many = results.plot.partition()
+    assert not many.patches, "a bar for each of many clients would take minutes"
+    assert many.collections[0].get_paths()[0].vertices[:, 0].max() == 999
     plain = study(tmp_path / "plain", methods="fedavg", rounds=1, seeds=1).run()
     with pytest.raises(InputError, match="clients were not measured in this study"):
         plain.plot.clients()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -23,8 +24,9 @@ def test_markdown() -> None:
 
 
 def test_latex_is_escaped_and_has_rules() -> None:
-    lines = SHEET.latex("100 % of it").splitlines()
-    assert r"\caption{100 \% of it}" in lines
+    lines = replace(SHEET, note="100 % of it, -1.5 in FedSkip-5").latex("main").splitlines()
+    assert r"\caption{demo. 100 \% of it, $-$1.5 in FedSkip-5}" in lines
+    assert r"\label{tab:main}" in lines
     assert r"My\_1 \& co| & \textbf{50.00 $\pm$ 1.00} \\" in lines
     assert lines.index(r"\midrule", lines.index(r"\midrule") + 1) == len(lines) - 5
     assert r"central & -- \\" in lines

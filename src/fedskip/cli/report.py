@@ -33,7 +33,7 @@ def report(
 ) -> None:
     """Write report.html, figures and tables; works on unfinished studies, too."""
     from fedskip.cli.screen import console
-    from fedskip.report.closing import caption, closing, scored
+    from fedskip.report.closing import closing, scored
     from fedskip.report.page import write_report
     from fedskip.report.parts import costs, verdict
     from fedskip.report.reach import reached
@@ -69,7 +69,7 @@ def report(
         if csv:
             write_text(to / f"{name}.csv", numbers[name]().csv())
         if latex:
-            write_text(to / f"{name}.tex", sheet.latex(caption(results) if name == "table" else sheet.title))
+            write_text(to / f"{name}.tex", sheet.latex(name))
         if markdown:
             write_text(to / f"{name}.md", sheet.markdown())
     screen.print(f"\n{to / 'report.html'}", soft_wrap=True)

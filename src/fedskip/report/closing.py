@@ -16,7 +16,7 @@ from fedskip.report.sheet import BEST, Sheet
 # column of summary.csv -> its header, and which number it is
 SCORES = {
     "last": ("last", "at the last evaluation"),
-    "best": ("best", "the highest of a run"),
+    "best": ("best", "the highest of a run, chosen by the test set"),
     "mean_tail": ("tail", f"mean over the last {TAIL:.0%} of the rounds"),
     "best_val": ("by val.", "where the validation score was highest"),
     "full_test": ("full test", "the last model on all test samples"),
@@ -50,7 +50,8 @@ def scored(results: Results) -> Sheet:
                 rows.append([*row, *[Text()] * diverged])
                 for cell in rows[-1]:
                     cell.style = "italic cyan"
-    return Sheet(results.name, headers, len(names), rows[:-1] if rows and not rows[-1] else rows)
+    rows = rows[:-1] if rows and not rows[-1] else rows
+    return Sheet(results.name, headers, len(names), rows, " ".join(notes(results)))
 
 
 def shown_scores(results: Results) -> list[str]:

@@ -39,7 +39,7 @@ function traces(chart, view, x) {
     }
     drawn.push({
       x: line[x], y: line.mean, name, mode: markers, line: { color: colour, dash, width: 2 },
-      marker: { size: 5 }, hovertemplate: "%{y:.4~g}",
+      marker: { size: 5 }, hovertemplate: "%{y:.4~g} (at %{x:.4~g})", // lines have points of their own
     });
   }
   for (const [label, score] of Object.entries(view.references)) {
@@ -70,12 +70,13 @@ function draw(section, data, chart) {
     });
     return button;
   }));
-  section.querySelector(".note").textContent = view.note;
+  const dotted = Object.keys(view.references).map((label) => `dotted: ${label}`);
+  section.querySelector(".note").textContent = [view.note, ...dotted].join("; ");
   const range = view.limits && (log ? view.limits.map(Math.log10) : view.limits);
   const axis = { gridcolor: "#e6e9ee", zeroline: false, automargin: true };
   Plotly.react(section.querySelector(".plot"), traces(chart, view, now.x), {
     uirevision: `${now.x} ${now.y}`, hovermode: "x unified", showlegend: false, dragmode: "zoom",
-    margin: { l: 55, r: 15, t: 30, b: 55 }, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff", font: { color: "#1c2430" },
+    margin: { l: 60, r: 15, t: 30, b: 65 }, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff", font: { color: "#1c2430" },
     xaxis: { ...axis, title: { text: data.across[now.x] }, rangemode: "tozero" },
     yaxis: { ...axis, title: { text: plain(view.name) }, type: log ? "log" : "linear", ...(range && { range }) },
   }, { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] });

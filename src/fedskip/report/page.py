@@ -20,6 +20,7 @@ from fedskip.report.closing import notes, scored
 from fedskip.report.parts import paragraphs, wide
 from fedskip.report.reach import Target, reached
 from fedskip.report.results import Results
+from fedskip.report.sheet import Sheet
 from fedskip.report.verdict import compared
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ FIGURES: dict[str, tuple[str, dict[str, str], str]] = {
     "routing": ("routing", {}, "which client each slot visits"),
     "partition": ("partition", {}, "who has how much of what"),
 }
+WORDS = (
+    "FedSkip-k is FedAvg that averages only every k-th round; in between each model travels on to another "
+    "client. A merge is such an average, a slot one of the models, a visit one client training one of them."
+)
 CURVES = ("curves", "bytes", "drift")  # which charts show, too, where scripts run
 
 
@@ -76,7 +81,8 @@ def figures(results: Results) -> list[Figure]:
         for setting in results.compared
         for name, (kind, how, words) in FIGURES.items()
     ]
-    wanted.append(("periods", "sweep", "sweep", "a score over the rounds from merge to merge", {}))
+    words, how = "a score over the rounds from merge to merge", {"score": "mean_tail"}
+    wanted.append(("periods", "sweep", "sweep", words, how))
     return [
         Figure(place, name, kind, words, partial(_draw, results, kind, how))
         for place, name, kind, words, how in wanted
@@ -126,14 +132,15 @@ def content(
     found = [
         f"<h1>{html.escape(results.name)}</h1>{paragraphs(marks, 'mark')}{parts.about(results)}",
         f'<div class="verdict">{paragraphs([*words, *bill, *said])}</div>' if words or bill or said else "",
-        f"<h2>Results</h2>{wide(scored(results).html())}{paragraphs(notes(results), 'dim')}",
+        f"<h2>Set-up</h2>{parts.brief(results)}",
+        f"<h2>Results</h2>{wide(scored(results).html())}{paragraphs([*notes(results), WORDS], 'dim')}",
     ]
     if words:
         sheet = compared(results, **how)
-        found.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{wide(sheet.html())}")
+        found.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{described(sheet)}")
     if len(results.labels()) > 1:
         sheet = reached(results, target)
-        found.append(f"<h2>{html.escape(sheet.title)}</h2>{wide(sheet.html())}")
+        found.append(f"<h2>{html.escape(sheet.title)}</h2>{described(sheet)}")
     numbers = charts(results)
     charted = [setting.name for setting in results.compared] if numbers else []
     for place in dict.fromkeys([*charted, *pictures]):
@@ -144,6 +151,10 @@ def content(
     found += [parts.lost(results), parts.timing(results), parts.setup(results), parts.provenance(results)]
     data = f'<script type="application/json" id="numbers">{numbers}</script>' if numbers else ""
     return f'<main data-stamp="{stamp}">{"".join(found)}{data}</main>'
+
+
+def described(sheet: Sheet) -> str:
+    return wide(sheet.html()) + paragraphs([sheet.note], "dim")
 
 
 def image(kind: str, words: str, picture: bytes) -> str:

@@ -1,11 +1,13 @@
 """The parts of report.html: what was studied, the verdict, what was lost, where it comes from."""
 
 import contextlib
+import dataclasses
 import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedskip.input.errors import InputError
+from fedskip.methods.grammar import parse
 from fedskip.records.provenance import Folder
 from fedskip.report import reach, units
 from fedskip.report import verdict as judged
@@ -16,13 +18,10 @@ from fedskip.report.units import count
 
 
 def about(results: Results) -> str:
-    """What was studied: three sentences for each setting, and a table of the set-up."""
-    several = len(results.compared) > 1
-    said = [
-        (f"{setting.name}: " if several else "") + _sentences(results, setting)
-        for setting in results.compared
-    ]
-    return paragraphs(said) + wide(_brief(results))
+    """What was studied: three sentences for each setting."""
+    names = [f"{setting.name}: " if len(results.compared) > 1 else "" for setting in results.compared]
+    said = [_sentences(results, setting) for setting in results.compared]
+    return paragraphs(name + words for name, words in zip(names, said, strict=True))
 
 
 def _sentences(results: Results, setting: About) -> str:
@@ -40,7 +39,7 @@ def _sentences(results: Results, setting: About) -> str:
     )
 
 
-def _brief(results: Results) -> str:
+def brief(results: Results) -> str:
     """What makes a setting, at a glance; every key stands at the end of the page."""
     rows: dict[str, list[str]] = {}
     for setting in results.compared:
@@ -49,7 +48,7 @@ def _brief(results: Results) -> str:
         clients = division.get("clients", keys.get("clients"))
         numbers = f", {noted['parameters']:,} numbers" if "parameters" in noted else ""
         facts = {
-            "methods": ", ".join(results.labels(setting.name)),
+            "methods": ", ".join(map(whole, _texts(keys.get("methods")))),
             "data": named(keys.get("data")),
             "training samples": f"{division['train']:,}" if "train" in division else units.NONE,
             "partition": named(keys.get("partition")),
@@ -63,7 +62,7 @@ def _brief(results: Results) -> str:
         for name, value in facts.items():
             rows.setdefault(name, []).append(value)
     names = [setting.name for setting in results.compared]
-    return grid(names if len(names) > 1 else [], rows.items())
+    return wide(grid(names if len(names) > 1 else [], rows.items()))
 
 
 def verdict(results: Results, **how: Any) -> list[str]:
@@ -104,9 +103,10 @@ def timing(results: Results) -> str:
             facts = [str(machine[key]) for key in ("device_name", "engine", "precision") if key in machine]
             speed = f"{visits / seconds:,.0f} visits a second" if seconds else units.NONE
             cells = [count(len(runs), "run"), f"{done:,} rounds", units.clock(seconds), speed]
-            rows.append((f"{setting.name}", [*cells, ", ".join(facts) or "an unknown machine"]))
+            name = f"{setting.name} ({part.out.resolve().name})" if results.parts else setting.name
+            rows.append((name, [*cells, ", ".join(facts) or "an unknown machine"]))
     note = "A visit is one client training one model; the time holds evaluation and checkpoints."
-    head = ["runs", "rounds", "time", "speed", "machine"]
+    head = ["runs", "rounds", "time (h:min:s)", "speed", "machine"]
     return f"<h2>Time and speed</h2>{wide(grid(head, rows, 'facts'))}{paragraphs([note], 'dim')}"
 
 
@@ -116,7 +116,7 @@ def setup(results: Results) -> str:
     keys = list(dict.fromkeys(key for one in flat for key in one))
     rows = [(key, [str(one.get(key, units.NONE)) for one in flat]) for key in keys]
     table = wide(grid([setting.name for setting in results.settings], rows))
-    return f"<h2>Every key</h2>{folded('all keys of all settings', table)}"
+    return folded("Every key of every setting", table)
 
 
 def provenance(results: Results) -> str:
@@ -127,7 +127,8 @@ def provenance(results: Results) -> str:
         record = folder.record()
         versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
         lines = [
-            f"{part.name}, from {part.out.resolve()}" + ("." if part.finished else ": not finished."),
+            f"{part.name}, in the folder {part.out.resolve().name}"
+            + ("." if part.finished else ": not finished."),
             *([f"Made with {versions}."] if versions else []),
             *([f"Hash of the study: {record['study']}."] if "study" in record else []),
             "To repeat it, save study.yaml below and run: fedskip run study.yaml --out NEW",
@@ -150,6 +151,23 @@ def grid(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], kind: s
     ]
     start = f"<thead><tr><th></th>{top}</tr></thead>" if head else ""
     return f"<table class={kind}>{start}<tbody>{''.join(body)}</tbody></table>"
+
+
+def whole(text: str) -> str:
+    """A method with all that it was made with; as it was written, where it cannot be read.
+
+    >>> whole("fedprox"), whole("not_here:Mine(a=1)")
+    ('FedProx(mu=0.01)', 'not_here:Mine(a=1)')
+    """
+    try:
+        [method] = parse(text)
+    except (InputError, ValueError):
+        return text
+    return method.label_with([one.name for one in dataclasses.fields(method) if one.name != "period"])
+
+
+def _texts(methods: Any) -> list[str]:
+    return [methods] if isinstance(methods, str) else list(methods or ())
 
 
 def named(value: Any) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKS = 10  # markers on a line
+BARS = 300  # of a partition
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,10 @@ class Plot:
             raise InputError("parameter", "has no two values in this study", parameter, fix)
         axes.set_xticks(sorted(ticks), [f"{v:g}" for v in sorted(ticks)])
         axes.set(xlabel="Δ, rounds from merge to merge" if parameter == "period" else parameter)
-        axes.set_ylabel(f"{score} test {units.metric(metric)}" + (" (%)" if share > 1 else ""))
-        return finish(axes, self.results.name, ["mean ± standard deviation over seeds"])
+        called = "tail" if score == "mean_tail" else score
+        axes.set_ylabel(f"{called} test {units.metric(metric)}" + (" (%)" if share > 1 else ""))
+        notes = ["mean ± standard deviation over seeds", *["Δ = 1 is FedAvg"] * (parameter == "period")]
+        return finish(axes, self.results.name, notes)
 
     def clients(self, setting: str | None = None, *, axes: Axes | None = None) -> Axes:
         """The accuracy of the last model by client, clients sorted from the worst to the best."""
@@ -200,7 +203,12 @@ class Plot:
         if found is not None and found.classes and len(parts) <= 100:
             heatmap.paint(heatmap.class_counts(parts, found.samples.labels(), found.classes), axes)
         else:
-            axes.bar(np.arange(len(parts)), np.sort(parts.sizes)[::-1], color=look("FedSkip-7").colour)
+            sizes, colour = np.sort(parts.sizes)[::-1], look("FedSkip-7").colour
+            if len(sizes) <= BARS:
+                axes.bar(np.arange(len(sizes)), sizes, color=colour)
+            else:  # a bar for each would take minutes
+                some = np.linspace(0, len(sizes) - 1, BARS).astype(int)
+                axes.fill_between(some, sizes[some], color=colour, step="post", linewidth=0)
             axes.set(xlabel="client, from the largest", ylabel="training samples")
         return finish(axes, about.name, [f"{len(parts)} clients, seed {seeds[0]}"], legend=False)
 

@@ -23,6 +23,7 @@ class Sheet:
     headers: Sequence[str]
     names: int  # how many columns name a row
     rows: Sequence[Sequence[Text]]  # an empty one is a gap
+    note: str = ""  # what its numbers are
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         parts = self.folded(options.max_width)
@@ -72,14 +73,16 @@ class Sheet:
         lines = [self.headers, rule, *(map(cell, row) for row in self.rows if row)]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
-    def latex(self, caption: str = "") -> str:
+    def latex(self, label: str = "") -> str:
         """For a paper: a table with the rules of `booktabs`; what is best is bold."""
+        caption = ". ".join(part for part in (self.title, self.note) if part)
         columns = "l" * self.names + "r" * (len(self.headers) - self.names)
         body = [r"\midrule" if not row else " & ".join(map(_latex_cell, row)) + r" \\" for row in self.rows]
         return "\n".join(
             [
                 "% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering",
-                f"\\caption{{{_latex(caption)}}}", f"\\begin{{tabular}}{{{columns}}}", r"\toprule",
+                f"\\caption{{{_latex(caption)}}}", *([f"\\label{{tab:{label}}}"] if label else []),
+                f"\\begin{{tabular}}{{{columns}}}", r"\toprule",
                 " & ".join(map(_latex, self.headers)) + r" \\", r"\midrule", *body, r"\bottomrule",
                 r"\end{tabular}", r"\end{table}", "",
             ]
@@ -110,7 +113,8 @@ _SPECIAL |= {"±": r"$\pm$", "–": "--", "−": "$-$", "Δ": r"$\Delta$", "β":
 
 
 def _latex(text: str) -> str:
-    return "".join(_SPECIAL.get(sign, sign) for sign in text)
+    signs = re.sub(r"(?<![\w.])-(?=\d)", "−", text)  # of a number, not of a name
+    return "".join(_SPECIAL.get(sign, sign) for sign in signs)
 
 
 def _latex_cell(text: Text) -> str:

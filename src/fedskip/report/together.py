@@ -35,7 +35,7 @@ def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
             if at == len(settings):
                 settings.append(_named(setting, study, settings, notes))
                 sources.append([])
-            settings[at] = replace(settings[at], divisions=settings[at].divisions | setting.divisions)
+            settings[at] = _joined(settings[at], setting)
             sources[at].append((study, setting))
     if all(one.reference for one in settings):
         raise InputError("OUT", "hold nothing to compare: every setting is a reference")
@@ -49,6 +49,19 @@ def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
     finished = all(study.finished for study in studies)
     rows, runs = Table(HISTORY, history), Table(SUMMARY, summary)
     return Results(first.out, rows, runs, names, tuple(settings), finished, tuple(studies)), notes
+
+
+def _joined(one: About, other: About) -> About:
+    """A setting with the divisions, seeds and methods of another, too."""
+    pairs = {
+        key: [*_listed(one.keys.get(key)), *_listed(other.keys.get(key))] for key in ("methods", "seeds")
+    }
+    both = {key: list(dict.fromkeys(values)) for key, values in pairs.items()}
+    return replace(one, keys=one.keys | both, divisions=one.divisions | other.divisions)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value] if value is not None else []
 
 
 def relabelled(studies: Sequence[Sequence[str]]) -> list[dict[str, str]]:

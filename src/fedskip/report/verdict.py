@@ -1,10 +1,13 @@
 """How the methods of a study differ from a baseline: as a table, and in words that follow from it."""
 
+from statistics import fmean
+
 from rich.text import Text
 
 from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.closing import SCORES
+from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 
@@ -24,7 +27,12 @@ def compared(results: Results, baseline: str | None = None, score: str = "mean_t
         style = COLOURS.get(row["verdict"], "")
         cells = [Text(text, style) for text in _cells(row, metrics.get(shown, ""))]
         rows.append([*place, Text(row["method"]), *cells])
-    return Sheet(f"{SCORES[score][0]}, against {label}", headers, len(names), rows)
+    metric = units.metric(results.compared[0].metric)
+    note = (
+        f"Differences in test {metric} from {label}, seed by seed: {SCORES[score][0]}, {SCORES[score][1]}; "
+        "Student's 95% intervals; seeds won and lost; mean rank, 1 is the highest."
+    )
+    return Sheet(f"{SCORES[score][0]}, against {label}", headers, len(names), rows, note)
 
 
 def _cells(row: Row, metric: str) -> list[str]:
@@ -37,7 +45,7 @@ def _cells(row: Row, metric: str) -> list[str]:
 
 
 def in_words(results: Results, baseline: str | None = None, score: str = "mean_tail") -> list[str]:
-    """A sentence for each setting: who is better or worse than the baseline, and who is not told apart."""
+    """For each setting: who is highest, who is better or worse than the baseline, who is not told apart."""
     label = results.find(baseline or results.baseline)
     found = results.compare(label, score=score)
     sentences = []
@@ -47,8 +55,8 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
             if label not in results.labels(setting.name) and results.labels(setting.name):
                 sentences.append(f"{setting.name}: nothing is compared, as {label} was not run.")
             continue
-        start = f"{setting.name}, by {SCORES[score][0]}: " if len(results.compared) > 1 else ""
-        start = start or f"By {SCORES[score][0]}: "
+        start = f"{setting.name}: " if len(results.compared) > 1 else ""
+        start += _highest(results, setting, score)
         said = [
             f"{_listed([_with(row, setting.metric) for row in chosen])} {verb} {words}"
             for verdict, words in (
@@ -66,9 +74,28 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
         none = [row["method"] for row in rows if row["verdict"] == "no seed to compare"]
         said += [f"{_listed(none)} cannot be compared: no seed has a score of both"] if none else []
         sentences.append(start + "; ".join(said) + ".")
-        if max(row["seeds"] for row in rows) == 2:
+        seeds = max(row["seeds"] for row in rows)
+        if seeds > 1:
+            sentences[-1] += f" (95% intervals of differences seed by seed, {seeds} seeds"
+            sentences[-1] += f"; {len(rows)} comparisons, none corrected for.)" if len(rows) > 1 else ".)"
+        if seeds == 2:
             sentences[-1] += " Two seeds tell little: run more before you rely on this."
     return sentences
+
+
+def _highest(results: Results, setting: About, score: str) -> str:
+    """Who has the highest mean, and who is not told apart from it."""
+    known = {label: results.scores(setting.name, label, score) for label in results.labels(setting.name)}
+    leaders = results.leaders(setting.name, score)
+    if not leaders:
+        return f"By {SCORES[score][0]} ({SCORES[score][1]}): "
+    first, *others = sorted(
+        leaders, key=lambda label: -fmean(v for v in known[label].values() if v is not None)
+    )
+    mean = units.scores([v for v in known[first].values() if v is not None], setting.metric)
+    ties = f", not told apart from {_listed(others)}" if others else ""
+    called, meaning = SCORES[score]
+    return f"Highest by {called} ({meaning}) is {first} with {mean}{ties}. Against the baseline: "
 
 
 def _with(row: Row, metric: str) -> str:
