@@ -1,5 +1,6 @@
 """`fedskip paper`, and what of the paper `fedskip run` computes."""
 
+from fedskip.spec import build, bundled, load_yaml
 from terminal import call
 
 
@@ -31,3 +32,11 @@ def test_something_that_is_computed(quickstart, tmp_path):
 def test_a_name_that_does_not_exist_suggests_the_nearest():
     code, _, said = call("run", "tabel2")
     assert (code, said) == (2, "error: study is not known, got 'tabel2'. Did you mean 'table2'?\n")
+
+
+def test_one_setting_of_a_study_is_shown_as_a_study(tmp_path):
+    code, shown, _ = call("show", "table2/cifar10-beta1")
+    assert code == 0
+    (tmp_path / "mine.yaml").write_text(shown)
+    spec = build(load_yaml(tmp_path / "mine.yaml"))
+    assert spec.settings == build(bundled.load("table2/cifar10-beta1")).settings

@@ -88,11 +88,14 @@ def list_() -> None:
 
 
 @app.command()
-def show(study: Annotated[str, typer.Argument(help="A bundled study or a YAML file.")]) -> None:
+def show(study: Annotated[str, typer.Argument(help="A bundled study, STUDY/SETTING or a file.")]) -> None:
     """Print a study as YAML, to read or to change: fedskip show quickstart > mine.yaml."""
-    from fedskip.spec import bundled
+    from fedskip.spec import build, bundled, dump
 
-    typer.echo(bundled.find(study).read_text(encoding="utf-8"), nl=False)
+    if study.partition("/")[0] in bundled.names() and "/" in study:
+        typer.echo(dump(build(bundled.load(study))), nl=False)
+    else:
+        typer.echo(bundled.find(study).read_text(encoding="utf-8"), nl=False)
 
 
 def _usage(name: str, method: type[Any]) -> str:
