@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
-from fedskip.paper.claims import early_sheet, reach_sheet, uneven_sheet
+from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
 from fedskip.paper.columns import columns, settings
 from fedskip.report.canvas import drawn
 from fedskip.report.results import Results
@@ -41,6 +41,7 @@ def written(text: str, kept: list[Results]) -> str:
         "early": lambda: early_sheet(trained, kept),
         "uneven": lambda: uneven_sheet(cifar10, kept),
         "reach": lambda: reach_sheet(trained, kept),
+        "slots": lambda: slots_sheet([c for c in settings().values() if c.table == "slots"], kept),
     }
     for name, column in settings().items():
         sheets[name] = lambda column=column: column_sheet(column, kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedskip.engine.local import Local
-from fedskip.paper.claims import early_sheet, reach_sheet, uneven_sheet
+from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
 from fedskip.paper.columns import Column, columns
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
@@ -53,3 +53,15 @@ def test_accuracy_and_drift_of_the_last_rounds(tmp_path: Path) -> None:
 
 def test_merges_until_fedavgs_best(tmp_path: Path) -> None:
     assert plain(reach_sheet(*kept(tmp_path))) == [["femnist", "3", "2", "–", "–", "–", "–", "FedSkip-3"]]
+
+
+def test_slots_before_a_merge(tmp_path: Path) -> None:
+    _, [results] = kept(tmp_path)
+    for row in results.history:
+        row["slot_accuracy"] = 0.3 if row["method"] == "FedAvg" else 0.2 + 0.1 * row["seed"]
+    for row in results.history.where(method="FedSkip-3"):
+        row["round"] += 140  # into the last tenth
+    assert plain(slots_sheet([columns()["table3/femnist"]], [results])) == [
+        ["femnist", "FedAvg", "30.00 ± 0.00", "", "45.00 ± 0.00"],
+        ["", "FedSkip-3", "25.00 ± 7.07", "-5.00 (-68.53 to +58.53)", "45.00 ± 0.00"],
+    ]

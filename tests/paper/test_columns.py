@@ -43,7 +43,8 @@ def test_every_published_number_has_its_method() -> None:
     ("keys", "same"),
     [
         ({}, True),
-        ({"rounds": 20, "seeds": [7], "eval_every": 5, "target": 0.9}, True),
+        ({"rounds": 20, "seeds": [7], "slot_accuracy": True, "target": 0.9}, True),
+        ({"eval_every": 5}, False),
         ({"cohort": 5}, False),
         ({"model": {"name": "perceptron", "sigmoid": False}}, False),
         ({"local": {"clip": 10.0}}, False),

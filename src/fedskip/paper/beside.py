@@ -44,7 +44,7 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
         cells += [f"{lost} of {len(found)}" if lost else ""] * diverged
         cells += [_published(column, name) for _ in paper]
         for score in ("best", "mean_tail") if several else ():
-            cells.append("" if name == BASELINE else _gain(_apart(found, runs[BASELINE], score)))
+            cells.append("" if name == BASELINE else shown_gain(_apart(found, runs[BASELINE], score)))
         cells += [_published_gain(column, name) for _ in published]
         rows.append([Text(name), *map(Text, cells)])
     return Sheet(f"{column.table}/{column.name}", headers, 1, rows)
@@ -73,7 +73,9 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
     for column, gained in gains(columns, studies, score).items():
         base = column.runs(studies)[BASELINE]
         cells = [str(len(base)), units.scores(_known(base, score), METRIC)]
-        cells += [f"{_gain(ours)}; paper {_published_gain(column, name)}" for name, ours in gained.items()]
+        cells += [
+            f"{shown_gain(ours)}; paper {_published_gain(column, name)}" for name, ours in gained.items()
+        ]
         rows.append([Text(column.name), *map(Text, cells)])
     return Sheet(
         f"gain over {BASELINE} in points, by {SHOWN[score]}",
@@ -145,7 +147,7 @@ def _apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference
     return difference(mine, theirs)
 
 
-def _gain(found: Difference) -> str:
+def shown_gain(found: Difference) -> str:
     """In points, with Student's 95 % interval."""
     if found.mean is None or found.missing:
         return units.NONE

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from rich.text import Text
 
-from fedskip.paper.beside import METRIC, SKIPPING
+from fedskip.paper.beside import METRIC, SKIPPING, shown_gain
 from fedskip.paper.columns import Column
 from fedskip.paper.computed import BASELINE, of_column
 from fedskip.records.history import TAIL
@@ -13,6 +13,7 @@ from fedskip.records.table import Table
 from fedskip.report import units
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
+from fedskip.report.statistics import difference
 
 EARLY = (10, 20, 50)  # rounds
 
@@ -66,6 +67,25 @@ def reach_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
         rows.append([Text(column.name), *map(Text, cells)])
     headers = ["column", BASELINE, *SKIPPING, "fewest of the others", "fewest of all"]
     return Sheet("merges until FedAvg's best", headers, 1, rows)
+
+
+def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
+    """The accuracy of single slots before they merge, over the last rounds, and its gain over FedAvg's."""
+    rows = []
+    for column, results in _held(columns, studies).items():
+        name, base = results.compared[0].name, dict[int, float | None]()
+        for label in (BASELINE, *SKIPPING):
+            runs = {run[0]["seed"]: run for run in results.histories(name, label)}
+            known = {seed: _tail(run, "slot_accuracy", column.rounds) for seed, run in runs.items()}
+            if not known:
+                continue
+            base = base or dict(known)
+            gain = "" if label == BASELINE else shown_gain(difference(known, base))
+            merged = [v for v in results.scores(name, label, "mean_tail").values() if v is not None]
+            cells = [units.scores(list(known.values()), METRIC), gain, units.scores(merged, METRIC)]
+            rows.append([Text(column.name if label == BASELINE else ""), Text(label), *map(Text, cells)])
+    headers = ["column", "method", "single slots", f"gain over {BASELINE}", "after the merge"]
+    return Sheet(f"slots before a merge, over the last {TAIL:.0%} of the rounds", headers, 2, rows)
 
 
 def _held(columns: Sequence[Column], studies: Sequence[Results]) -> Mapping[Column, Results]:

@@ -26,7 +26,6 @@ FREE = {
     "methods",
     "seeds",
     "rounds",
-    "eval_every",
     "eval_samples",
     "slot_accuracy",
     "client_accuracy",
