@@ -44,6 +44,8 @@ from terminal import FEDSKIP, SMALL, call
         (["export", "none.safetensors", "out.pt"], "must be an existing file, got 'none.safetensors'"),
         (["export", "m.safetensors", "m.safetensors"], "OUT must be a file for torch, such as model.pt, got"),
         (["export", "m.safetensors", "."], "OUT must be a file for torch, such as model.pt, got"),
+        (["export", "m.safetensors", "data.npz"], "OUT must be a file for torch, such as model.pt, got"),
+        (["run", "--out", ""], "--out must not be empty"),
         (["data", "show", "cifar1"], "data.name is not known"),
     ],
 )  # fmt: skip
@@ -136,6 +138,12 @@ def test_show_prints_a_study_that_runs_as_it_is(tmp_path):
 def test_export_loads_into_the_plain_module(quickstart, tmp_path):
     model = quickstart[0] / "models" / "synthetic.FedAvg.s0.best.safetensors"
     assert call("export", model, "m.pt")[:2] == (0, "m.pt: 2 tensors, 305 numbers\n")
+    code, _, said = call("export", model, "m.pt")
+    assert (code, said) == (
+        2,
+        "error: OUT exists already, got 'm.pt'. Choose another name, or add --force.\n",
+    )
+    assert call("export", model, "m.pt", "--force")[0] == 0
     plain = fedskip.models.build("perceptron", classes=5)
     plain.load_state_dict(torch.load("m.pt", weights_only=True), strict=True)
     x = torch.rand(3, 60)

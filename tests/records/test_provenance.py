@@ -64,3 +64,15 @@ def test_what_a_kill_left_half_written_is_cleared(tmp_path: Path) -> None:
     study(tmp_path / "s", rounds=2).resume(rounds=3)
     assert not half.exists()
     assert other.exists(), "is not ours"
+
+
+def test_a_study_begins_only_in_a_folder_that_is_empty(tmp_path: Path) -> None:
+    """What a user keeps there is not replaced, and nothing is added to it."""
+    (tmp_path / "summary.csv").write_text("mine")
+    (tmp_path / "zoo.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"out is not empty: it holds summary\.csv and 1 more"):
+        study(tmp_path, rounds=1, methods="fedavg").run()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["summary.csv", "zoo.txt"]
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".gitkeep").touch()
+    study(tmp_path / "new", rounds=1, methods="fedavg").run()

@@ -118,14 +118,17 @@ def _summary(file: Path) -> str:
 def export(
     model: Annotated[Path, typer.Argument(help="A trained model: OUT/models/RUN.best.safetensors.")],
     out: Annotated[Path, typer.Argument(help="The file to write, such as model.pt.")],
+    force: Annotated[bool, typer.Option("--force", help="Also over a file that is there.")] = False,
 ) -> None:
     """Write a trained model as a plain torch state_dict."""
     import torch
 
     from fedskip.models.weights import load, read_state
 
-    if out.is_dir() or out.suffix == ".safetensors":
+    if out.is_dir() or out.suffix not in (".pt", ".pth"):
         raise InputError("OUT", "must be a file for torch, such as model.pt", str(out))
+    if out.exists() and not force:
+        raise InputError("OUT", "exists already", str(out), "choose another name, or add --force")
     state, about = read_state(model)
     if about.get("model"):
         state = load(model).state_dict()  # with BatchNorm's counters, which a study leaves out

@@ -5,13 +5,19 @@ from typing import Annotated
 
 import typer
 
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, require
 from fedskip.report.choices import TRACKERS
 
 Track = Annotated[
     list[str] | None,
     typer.Option("--track", metavar="NAME", help=f"{', '.join(TRACKERS)}, or MODULE:CLASS; may be repeated."),
 ]
+
+
+def folder(text: str | None) -> Path | None:
+    """The folder that was named; an empty name, as of an unset variable, would be where one happens to be."""
+    require("--out", text is None or bool(text.strip()), "must not be empty", text, "write . for this folder")
+    return None if text is None else Path(text)
 
 
 def run(
@@ -28,7 +34,7 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1, cohort=5, ..."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)] = None,
+    out: Annotated[str | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)] = None,
     sources: Annotated[
         list[Path] | None,
         typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2 or fig4 from: runs/*."),
@@ -45,7 +51,7 @@ def run(
     from fedskip.study import Study
 
     if study in COMPUTED:
-        compute(study, sources, out)
+        compute(study, sources, folder(out))
         return
     keys = {"methods": methods, "rounds": rounds, "seeds": seeds, "engine": engine, "device": device}
     given = {key: value for key, value in keys.items() if value is not None}
@@ -55,7 +61,7 @@ def run(
             raise InputError(f"--{key}", "must not be given twice", given[key], fix)
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
     trackers = [tracker(name, "--track") for name in track or ()]
-    new = Study(out, spec=build(chosen(study, over, scale)))
+    new = Study(folder(out), spec=build(chosen(study, over, scale)))
     with resumable(new), live(new) as progress:
         results = new.run(progress, trackers=trackers)
     close(results)

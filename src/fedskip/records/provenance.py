@@ -55,7 +55,7 @@ class Folder:
         return bool(saved) and rounds is not None and saved[-1][0] >= rounds
 
     def refuse_taken(self, study: Facts) -> None:
-        """Refuse to begin a study in a folder that holds one, or parts of one."""
+        """Refuse to begin a study in a folder that holds one, parts of one, or anything else."""
         another = "choose another --out"
         if self.file.exists():
             if self.study() != study:
@@ -68,6 +68,11 @@ class Folder:
             if any(self.path.glob(part)):
                 rule = f"holds {part}, but not the study.yaml that it belongs to"
                 raise InputError("out", rule, str(self.path), f"{another}, or empty it")
+        held = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
+        others = sorted(name for name in held if not name.startswith("."))
+        if others:  # which the study's own files might replace
+            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            raise InputError("out", f"is not empty: it holds {others[0]}{more}", str(self.path), another)
 
     def refuse_other(self, study: Facts) -> None:
         """Refuse to go on with another study than the one that was begun here, but for its rounds."""

@@ -87,6 +87,7 @@ class Study:
                 self.out = next_folder(self.spec.name)
                 self.out.mkdir(parents=True)
                 self._claims = False
+        self.folder.refuse_taken(plain(self.spec, settings))  # before anything is written there
         with locked(self.out):
             self.folder.refuse_taken(plain(self.spec, settings))
             self.folder.write(dump(self.spec, settings), {})
