@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedskip.report.reach import in_words, reached
+import pytest
+
+from fedskip.input.errors import InputError
+from fedskip.report.reach import in_words, reachable, reached
 from fedskip.report.results import Results
 from studies import curve, recorded, run
 
@@ -55,3 +58,16 @@ def test_settings_with_targets_of_their_own(tmp_path: Path) -> None:
     assert (sheet.title, sheet.headers[:3]) == ("To reach the target", ["setting", "method", "target"])
     assert [row[2].plain for row in sheet.rows] == ["FedAvg's best"] * 2 + ["30.00 %"] * 2
     assert in_words(results)[1].startswith("b: 30.00 % is reached soonest by FedAvg: 1 round,")
+
+
+def test_without_a_history_nothing_is_said(tmp_path: Path) -> None:
+    """Not even that nobody gets there."""
+    results = recorded(tmp_path, [run("FedAvg", 0, 0.5), run("MOON", 0, 0.6)])
+    assert not reachable(results)
+    assert results.to_target().column("seeds") == [0, 0]
+    assert in_words(results) == []
+    with pytest.raises(InputError, match="y has no numbers in this history, got 'test_accuracy'"):
+        results.plot.curves()
+    assert reachable(made(tmp_path))
+    lost = recorded(tmp_path, [run("FedAvg", 0, None, diverged=True), run("MOON", 0, 0.6)])
+    assert lost.to_target(0.5).column("seeds") == [1, 0], "one that diverged at once never got there"

@@ -36,7 +36,7 @@ def report(
     from fedskip.report.closing import closing, scored
     from fedskip.report.page import write_report
     from fedskip.report.parts import costs, verdict
-    from fedskip.report.reach import reached
+    from fedskip.report.reach import reachable, reached
     from fedskip.report.results import Results
     from fedskip.report.together import together
     from fedskip.report.verdict import compared
@@ -54,7 +54,7 @@ def report(
         sheets["compare"] = compared(results, baseline, score)
         screen.print(sheets["compare"])
     aim = _target(target)
-    if target or len(results.labels()) > 1:
+    if target or reachable(results):
         sheets["reach"] = reached(results, aim)
         screen.print(sheets["reach"])
     for line in (*verdict(results, baseline=baseline, score=score), *costs(results, aim), *notes):

@@ -18,7 +18,7 @@ from fedskip.report.canvas import drawn, new_axes
 from fedskip.report.charts import charts, scripts
 from fedskip.report.closing import notes, scored
 from fedskip.report.parts import paragraphs, wide
-from fedskip.report.reach import Target, reached
+from fedskip.report.reach import Target, reachable, reached
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 from fedskip.report.verdict import compared
@@ -138,7 +138,7 @@ def content(
     if words:
         sheet = compared(results, **how)
         found.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{described(sheet)}")
-    if len(results.labels()) > 1:
+    if reachable(results, target):
         sheet = reached(results, target)
         found.append(f"<h2>{html.escape(sheet.title)}</h2>{described(sheet)}")
     numbers = charts(results)

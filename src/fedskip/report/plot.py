@@ -56,6 +56,8 @@ class Plot:
             raise unknown("x", x, ACROSS)
         about, axes = self._setting(setting), axes or new_axes()
         found = curves(self.results, about, y, smooth)
+        if not found.lines:
+            raise InputError("y", "has no numbers in this history", y, "bring back history.csv")
         for label, band in found.lines.items():
             xs, seen = band.across[x], look(label)
             axes.plot(

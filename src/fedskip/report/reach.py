@@ -34,6 +34,11 @@ def reached(results: Results, target: Target = None) -> Sheet:
     return Sheet(title, headers, len(names), rows, NOTE)
 
 
+def reachable(results: Results, target: Target = None) -> bool:
+    """Whether there is something to compare: several methods, and histories that say when they were where."""
+    return len(results.labels()) > 1 and any(row["seeds"] for row in results.to_target(target))
+
+
 def in_words(results: Results, target: Target = None) -> list[str]:
     """For each setting, who is there first, and who with the fewest merges."""
     sentences = []

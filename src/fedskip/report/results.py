@@ -123,8 +123,11 @@ class Results(Recorded):
                 reached, seeds = [], 0
                 for run in runs:
                     goal = bests.get(run["seed"]) if label else aim
-                    seeds += goal is not None  # where the other diverged, there is nothing to reach
-                    first = None if goal is None else first_at(histories.get(run["run"], ()), float(goal))
+                    known = run["run"] in histories or run["diverged"]  # else its history was not kept
+                    if goal is None or not known:  # where the other diverged, there is nothing to reach
+                        continue
+                    seeds += 1
+                    first = first_at(histories.get(run["run"], ()), float(goal))
                     reached += [first] if first else []
                 row: Row = {"setting": setting.name, "method": method, "target": label or aim}
                 row |= {"seeds": seeds, "reached": len(reached)}
