@@ -1,4 +1,4 @@
-"""Write the tables of this folder's page and of README.md from the CSV files beside this one.
+"""Write the tables of this folder's page, of claims.md and of README.md from the CSV files beside this one.
 
     python docs/results/write.py          # after new results were added
     python docs/results/write.py --check  # says whether the pages are up to date, and changes nothing
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
-from fedskip.paper.columns import columns, settings
+from fedskip.paper.columns import races, settings
+from fedskip.paper.computed import of_column
 from fedskip.report.canvas import drawn
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
-from fedskip.report.together import together
 
 HERE = Path(__file__).parent
 PAGES = (HERE / "README.md", HERE.parent / "claims.md", HERE.parent.parent / "README.md")
@@ -32,10 +32,8 @@ def studies() -> list[Results]:
 
 def written(text: str, kept: list[Results]) -> str:
     """A page with its tables as the files have them."""
-    trained = [column for column in columns().values() if column.table != "table1"]
-    cifar10 = [
-        column for column in trained if column.name in ("cifar10-beta0.5", "cifar10-beta1", "cifar10-iid")
-    ]
+    trained = list(races().values())
+    cifar10 = [races()[f"table2/cifar10-{name}"] for name in ("iid", "beta1", "beta0.5")]
     sheets: dict[str, Callable[[], Sheet]] = {
         "gains": lambda: gains_sheet(trained, kept),
         "early": lambda: early_sheet(trained, kept),
@@ -50,11 +48,11 @@ def written(text: str, kept: list[Results]) -> str:
 
 def draw(kept: list[Results]) -> None:
     """What skipping gains, and the curves of every column that has histories, as NAME.svg."""
-    (HERE / "gains.svg").write_bytes(drawn(gains_figure(list(columns().values()), kept), "svg"))
-    for column in columns().values():
-        found = [one for one in kept if len(one.history) and any(map(column.is_of, one.settings))]
-        if found and column.table != "table1":
-            (HERE / f"{column.name}.svg").write_bytes(drawn(together(found)[0].plot.curves(), "svg"))
+    (HERE / "gains.svg").write_bytes(drawn(gains_figure(list(races().values()), kept), "svg"))
+    for column in races().values():
+        results = of_column(column, kept)
+        if results is not None:
+            (HERE / f"{column.name}.svg").write_bytes(drawn(results.plot.curves(), "svg"))
 
 
 def main() -> int:

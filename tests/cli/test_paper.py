@@ -29,6 +29,19 @@ def test_something_that_is_computed(quickstart, tmp_path):
     assert shown.rstrip().endswith(str(tmp_path))
 
 
+def test_options_that_would_do_nothing_are_refused(quickstart, tmp_path):
+    code, _, said = call("run", "theorem1", "--rounds", "5", "--out", tmp_path / "t")
+    assert (code, said) == (
+        2,
+        "error: --rounds is not for theorem1, which is computed, got 5. Leave it out.\n",
+    )
+    code, _, said = call("run", "fig3", "--scale", "0.5")
+    assert (code, said.startswith("error: --scale is not for fig3")) == (2, True)
+    code, _, said = call("run", "quickstart", "--from", quickstart[0])
+    assert (code, said.startswith("error: --from is for what is computed")) == (2, True)
+    assert not (tmp_path / "t").exists()
+
+
 def test_a_name_that_does_not_exist_suggests_the_nearest():
     code, _, said = call("run", "tabel2")
     assert (code, said) == (2, "error: study is not known, got 'tabel2'. Did you mean 'table2'?\n")

@@ -36,12 +36,15 @@ def test_the_tables() -> None:
     assert [sheet.title.partition(",")[0] for sheet in tables([])] == ["table1", "table2", "table3"]
 
 
-def test_folders(tmp_path: Path) -> None:
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = study(tmp_path / "runs" / "s", methods="fedavg", rounds=1, seeds=1)
     made.run()
     begun = tmp_path / "runs" / "begun"
     begun.mkdir()
     (begun / "study.yaml").write_bytes((made.out / "study.yaml").read_bytes())
-    assert [one.out for one in found([made.out, begun])] == [made.out], "one without results yet is left out"
+    monkeypatch.chdir(tmp_path)
+    assert [one.out for one in found(None)] == [Path("runs/s")], "one without results yet is left out"
+    with pytest.raises(InputError, match="out holds a study without results yet"):
+        found([begun])
     with pytest.raises(InputError, match="out holds no study"):
         found([tmp_path])

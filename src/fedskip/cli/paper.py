@@ -27,8 +27,8 @@ def list_(outs: Outs = None) -> None:
     from fedskip.paper.overview import found, overview
 
     screen = console()
-    screen.print(overview(found(folders(outs))))
-    screen.print("Without /SETTING, all settings of a study. In seconds, from what was run (--from OUT):")
+    screen.print(overview(found(outs)))
+    screen.print("Without /SETTING, all settings of a study. Computed, from what was run (--from OUT):")
     for name, one in COMPUTED.items():
         screen.print(f"  {name:<11} {one.words}")
 
@@ -46,16 +46,11 @@ def status(
 
     if score not in SCORES:
         raise unknown("--score", score, SCORES)
-    studies, screen = found(folders(outs)), console()
+    studies, screen = found(outs), console()
     for sheet in tables(studies, score):
         screen.print(sheet)
     for part in table4(studies, None):
         screen.print(part)
-
-
-def folders(outs: list[Path] | None) -> list[Path]:
-    """Those that were named, or all studies in runs/."""
-    return list(outs or sorted(file.parent for file in Path("runs").glob("*/study.yaml")))
 
 
 def compute(name: str, outs: list[Path] | None, to: Path | None) -> None:
@@ -66,6 +61,6 @@ def compute(name: str, outs: list[Path] | None, to: Path | None) -> None:
     from fedskip.records.provenance import next_folder
 
     screen, to = console(), to or next_folder(name)
-    for part in COMPUTED[name].make(found(folders(outs)), to):
+    for part in COMPUTED[name].make(found(outs), to):
         screen.print(part)
     screen.print(f"\n{to}", soft_wrap=True)

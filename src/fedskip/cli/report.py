@@ -33,10 +33,10 @@ def report(
 ) -> None:
     """Write report.html, figures and tables; works on unfinished studies, too."""
     from fedskip.cli.screen import console
+    from fedskip.report import reach
     from fedskip.report.closing import closing, scored
     from fedskip.report.page import write_report
-    from fedskip.report.parts import costs, verdict
-    from fedskip.report.reach import reachable, reached
+    from fedskip.report.parts import verdict
     from fedskip.report.results import Results
     from fedskip.report.together import together
     from fedskip.report.verdict import compared
@@ -54,10 +54,10 @@ def report(
         sheets["compare"] = compared(results, baseline, score)
         screen.print(sheets["compare"])
     aim = _target(target)
-    if target or reachable(results):
-        sheets["reach"] = reached(results, aim)
+    if target or reach.reachable(results):
+        sheets["reach"] = reach.reached(results, aim)
         screen.print(sheets["reach"])
-    for line in (*verdict(results, baseline=baseline, score=score), *costs(results, aim), *notes):
+    for line in (*verdict(results, baseline=baseline, score=score), *reach.in_words(results, aim), *notes):
         screen.print(line)
     write_report(results, to, figures, notes, baseline=baseline, score=score, target=aim)
     numbers = {  # of the sheets that there are

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
+from fedskip.report import reach
 from fedskip.report.closing import closing
 from fedskip.report.live import Live
-from fedskip.report.parts import costs, verdict
+from fedskip.report.parts import verdict
 from fedskip.report.results import Results
 from fedskip.study import Interrupted, Study
 from fedskip.study.workers import ProcessEnded
@@ -29,7 +30,7 @@ def close(results: Results) -> None:
     to = console()
     to.print(closing(results))
     wanted = any("target" in setting.keys for setting in results.compared)
-    for line in [*verdict(results), *(costs(results) if wanted else ())]:
+    for line in [*verdict(results), *(reach.in_words(results) if wanted else ())]:
         to.print(line)
     to.print(f"\n{results.out}", soft_wrap=True)
 

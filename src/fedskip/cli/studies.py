@@ -21,7 +21,7 @@ def folder(text: str | None) -> Path | None:
 
 
 def run(
-    study: Annotated[str | None, typer.Argument(help="A bundled study or a YAML file.")] = None,
+    study: Annotated[str | None, typer.Argument(help="A bundled study, STUDY/SETTING or a file.")] = None,
     methods: Annotated[str | None, typer.Option(help="Such as 'fedavg, fedskip(period=5)'.")] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N")] = None,
     scale: Annotated[
@@ -50,11 +50,15 @@ def run(
     from fedskip.spec import Tree, assigned, build
     from fedskip.study import Study
 
-    if study in COMPUTED:
-        compute(study, sources, folder(out))
-        return
     keys = {"methods": methods, "rounds": rounds, "seeds": seeds, "engine": engine, "device": device}
     given = {key: value for key, value in keys.items() if value is not None}
+    if study in COMPUTED:
+        others = {"scale": scale, "set": assignments, "track": track}
+        for key, value in (given | {key: value for key, value in others.items() if value}).items():
+            raise InputError(f"--{key}", f"is not for {study}, which is computed", value, "leave it out")
+        compute(study, sources, folder(out))
+        return
+    require("--from", not sources, "is for what is computed", sources, f"one of {', '.join(COMPUTED)}")
     for assignment in assignments or []:
         if (key := assignment.split("=")[0].strip()) in given:
             fix = f"leave out --set {assignment}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from fedskip.paper.columns import Column
+from fedskip.paper.columns import BASELINE, Column
 from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.canvas import GREY, finish, new_axes
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 METRIC = "accuracy"
-BASELINE = "FedAvg"
 SKIPPING = [f"FedSkip-{period}" for period in (3, 5, 7, 10)]
 PAPER = "#d55e00"  # its colour
 SHOWN = {"best": "best", "last": "last", "mean_tail": "tail"}
@@ -52,11 +51,11 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
 
 def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], score: str = "best") -> Sheet:
     """A whole table: ours and the paper's side by side; the cells say what is missing, short or lost."""
-    headers, rows = ["method"], {}
+    headers = ["method"]
     names = list(dict.fromkeys(name for column in columns for name in column.methods))
     rows = {name: [Text(name)] for name in names}
     for column in columns:
-        runs, best = column.runs(studies), 0.0
+        runs = column.runs(studies)
         headers += [column.name, "paper"]
         means = {name: fmean(known) for name, found in runs.items() if (known := _known(found, score))}
         best = max(means.values(), default=0.0)

@@ -1,4 +1,4 @@
-"""Numbers behind claims of the paper that its tables do not show: early rounds, and what uneven data do."""
+"""Numbers behind claims of the paper that its tables do not show: early rounds, merges, drift, slots."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -6,8 +6,8 @@ from statistics import fmean
 from rich.text import Text
 
 from fedskip.paper.beside import METRIC, SKIPPING, shown_gain
-from fedskip.paper.columns import Column
-from fedskip.paper.computed import BASELINE, of_column
+from fedskip.paper.columns import BASELINE, Column
+from fedskip.paper.computed import of_column
 from fedskip.records.history import TAIL
 from fedskip.records.table import Table
 from fedskip.report import units
@@ -52,7 +52,7 @@ def reach_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
     rows = []
     for column, results in _held(columns, studies).items():
         found = {row["method"].partition("(")[0]: row for row in results.to_target(BASELINE)}
-        there = {name: row for name, row in found.items() if row["reached"] == row["seeds"]}
+        there = {name: row for name, row in found.items() if row["reached"] == row["seeds"] > 0}
         fewest = min(there.values(), key=lambda row: row["merges"])
         cells = [
             f"{there[name]['merges']:.0f}" if name in there else units.NONE for name in (BASELINE, *SKIPPING)

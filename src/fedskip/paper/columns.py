@@ -20,6 +20,7 @@ from fedskip.report.results import Results
 from fedskip.spec import Draft, Setting, build, bundled
 
 TABLES = ("table1", "table2", "table3")
+BASELINE = "FedAvg"
 # keys that say how much is run or measured, not what
 FREE = {
     "name", "methods", "seeds", "rounds", "of_rounds", "eval_samples", "slot_accuracy", "client_accuracy",
@@ -95,6 +96,11 @@ def called(method: Method) -> str:
 def columns() -> dict[str, Column]:
     """All columns of tables, by TABLE/COLUMN."""
     return {name: column for name, column in settings().items() if column.table in TABLES}
+
+
+def races() -> dict[str, Column]:
+    """The columns in which methods are compared with FedAvg; in Table I nothing is merged."""
+    return {name: column for name, column in columns().items() if BASELINE in column.methods}
 
 
 @cache

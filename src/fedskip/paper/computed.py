@@ -11,7 +11,7 @@ from fedskip.data import catalogue, heatmap
 from fedskip.data.split import deal, split
 from fedskip.files import write_bytes, write_text
 from fedskip.input.errors import InputError
-from fedskip.paper.columns import Column, columns
+from fedskip.paper.columns import BASELINE, Column, columns, races
 from fedskip.paper.complexity import complexity
 from fedskip.paper.theorem import theorem1
 from fedskip.records.table import Row, Table
@@ -20,8 +20,6 @@ from fedskip.report.canvas import drawn
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 from fedskip.report.together import together
-
-BASELINE = "FedAvg"
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,8 @@ def table4(studies: Sequence[Results], out: Path | None) -> list[RenderableType]
     shown: list[RenderableType] = []
     rows: list[Row] = []
     missing = []
-    for name, column in columns().items():
+    for name, column in races().items():
         results = of_column(column, studies)
-        if column.table == "table1":
-            continue
         if results is None or BASELINE not in results.labels():
             missing.append(name)
             continue
@@ -116,13 +112,13 @@ def fig3(studies: Sequence[Results], out: Path) -> list[RenderableType]:
 def fig4(studies: Sequence[Results], out: Path) -> list[RenderableType]:
     """Test accuracy over rounds, for every column that was run."""
     shown: list[RenderableType] = []
-    for name, column in columns().items():
-        results = of_column(column, studies) if column.table != "table1" else None
+    for name, column in races().items():
+        results = of_column(column, studies)
         if results is not None:
             file = out / f"fig4-{column.name}.svg"
             write_bytes(file, drawn(results.plot.curves(), "svg"))
             shown.append(Text(str(file)))
-        elif column.table != "table1":
+        else:
             shown.append(Text(f"not run: {name}. Make it with: fedskip run {name}"))
     return shown
 
@@ -133,9 +129,10 @@ COMPUTED = {
     "fig3": Computed("who has how much of what on CIFAR-10", fig3),
     "fig4": Computed("test accuracy over rounds, from runs of tables 2 and 3", fig4),
     "theorem1": Computed(
-        "Theorem 1 and its lemma, on problems with known constants", lambda _, out: [theorem1(out)]
+        "Theorem 1 and its lemma, on problems with known constants; minutes", lambda _, out: [theorem1(out)]
     ),
     "complexity": Computed(
-        "what methods cost servers and clients: time, bytes, memory", lambda _, out: [complexity(out)]
+        "what methods cost servers and clients: time, bytes, memory; half an hour",
+        lambda _, out: [complexity(out)],
     ),
 }

@@ -1,5 +1,6 @@
 """What there is of the paper to run, what it needs, and what has been run."""
 
+import contextlib
 import csv
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,15 +41,14 @@ def measured() -> dict[str, str]:
     return {row["name"]: f"{row['minutes']} min, {row['seeds']} seeds, {row['device']}" for row in rows}
 
 
-def found(folders: Sequence[Path]) -> list[Results]:
-    """The studies in some folders; those without results yet are left out."""
+def found(folders: Sequence[Path] | None) -> list[Results]:
+    """The studies in these folders, or those in runs/ that have results."""
+    if folders:
+        return [Results.read(folder) for folder in folders]
     studies = []
-    for folder in folders:
-        try:
-            studies.append(Results.read(folder))
-        except InputError:
-            if folder.parent.name != "runs":  # one that a user has named
-                raise
+    for file in sorted(Path("runs").glob("*/study.yaml")):
+        with contextlib.suppress(InputError):  # it has just begun
+            studies.append(Results.read(file.parent))
     return studies
 
 

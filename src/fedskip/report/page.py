@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedskip.files import write_bytes, write_text
 from fedskip.input.errors import InputError
-from fedskip.report import parts
+from fedskip.report import parts, reach
 from fedskip.report.canvas import drawn, new_axes
 from fedskip.report.charts import charts, scripts
 from fedskip.report.closing import notes, scored
 from fedskip.report.parts import paragraphs, wide
-from fedskip.report.reach import Target, reachable, reached
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 from fedskip.report.verdict import compared
@@ -122,13 +121,13 @@ def content(
     stamp: str = "",
     baseline: str | None = None,
     score: str = "mean_tail",
-    target: Target = None,
+    target: reach.Target = None,
 ) -> str:
     """All that a page shows, as HTML. `stamp`: what a server knows it by, if one keeps it up to date."""
     how: dict[str, Any] = {"baseline": baseline, "score": score}
     marks = [] if results.finished else ["Not finished: these are the numbers so far."]
     marks += [f"{setting.name}, {setting.reduced}." for setting in results.settings if setting.reduced]
-    words, bill = parts.verdict(results, **how), parts.costs(results, target)
+    words, bill = parts.verdict(results, **how), reach.in_words(results, target)
     found = [
         f"<h1>{html.escape(results.name)}</h1>{paragraphs(marks, 'mark')}{parts.about(results)}",
         f'<div class="verdict">{paragraphs([*words, *bill, *said])}</div>' if words or bill or said else "",
@@ -138,8 +137,8 @@ def content(
     if words:
         sheet = compared(results, **how)
         found.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{described(sheet)}")
-    if reachable(results, target):
-        sheet = reached(results, target)
+    if reach.reachable(results, target):
+        sheet = reach.reached(results, target)
         found.append(f"<h2>{html.escape(sheet.title)}</h2>{described(sheet)}")
     numbers = charts(results)
     charted = [setting.name for setting in results.compared] if numbers else []

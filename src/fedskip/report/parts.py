@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedskip.input.errors import InputError
+from fedskip.input.nest import flatten
 from fedskip.methods.grammar import parse
 from fedskip.records.provenance import Folder
-from fedskip.report import reach, units
+from fedskip.report import units
 from fedskip.report import verdict as judged
 from fedskip.report.closing import tested
 from fedskip.report.recorded import About, Recorded
@@ -72,11 +73,6 @@ def verdict(results: Results, **how: Any) -> list[str]:
     return []
 
 
-def costs(results: Results, target: reach.Target = None) -> list[str]:
-    """Who reaches the target soonest, in words; nothing where there is nothing to compare."""
-    return reach.in_words(results, target) if len(results.labels()) > 1 else []
-
-
 def lost(results: Results) -> str:
     """The runs that diverged, where each broke, and what is left of it."""
     items = []
@@ -112,7 +108,7 @@ def timing(results: Results) -> str:
 
 def setup(results: Results) -> str:
     """Every key of every setting."""
-    flat = [dict(_flattened(setting.keys)) for setting in results.settings]
+    flat = [flatten(setting.keys) for setting in results.settings]
     keys = list(dict.fromkeys(key for one in flat for key in one))
     rows = [(key, [str(one.get(key, units.NONE)) for one in flat]) for key in keys]
     table = wide(grid([setting.name for setting in results.settings], rows))
@@ -189,14 +185,6 @@ def _division(setting: About) -> dict[str, Any]:
 
 def _seeds(results: Recorded, setting: About) -> list[int]:
     return sorted(set(results.summary.where(setting=setting.name).column("seed")))
-
-
-def _flattened(keys: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:
-    """Nested keys as dotted ones."""
-    found = []
-    for key, value in keys.items():
-        found += _flattened(value, f"{at}{key}.") if isinstance(value, dict) else [(f"{at}{key}", value)]
-    return found
 
 
 def paragraphs(lines: Iterable[str], kind: str = "") -> str:

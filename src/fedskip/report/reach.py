@@ -41,9 +41,9 @@ def reachable(results: Results, target: Target = None) -> bool:
 
 def in_words(results: Results, target: Target = None) -> list[str]:
     """For each setting, who is there first, and who with the fewest merges."""
-    sentences = []
+    found, sentences = results.to_target(target), []
     for setting in results.compared:
-        rows = [row for row in results.to_target(target) if row["setting"] == setting.name]
+        rows = [row for row in found if row["setting"] == setting.name]
         there = [row for row in rows if row["reached"] == row["seeds"] > 0]
         own = next((row for row in there if row["method"] == row["target"]), None)
         others = [row for row in there if row is not own]

@@ -117,9 +117,8 @@ class Handler(BaseHTTPRequestHandler):
         told, beat = "", time.monotonic()
         try:
             while True:
-                time.sleep(
-                    max(LOOK, REST * self.watched.took)
-                )  # so that training has its share of the machine
+                # training is to have its share of the machine
+                time.sleep(max(LOOK, REST * self.watched.took))
                 stamp = self.watched.stamp()
                 if stamp != told:
                     self.wfile.write(f"data: {stamp}\n\n".encode())
