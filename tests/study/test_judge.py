@@ -81,6 +81,18 @@ def test_the_visit_that_broke_a_run_is_named(tmp_path: Path, processes: int, per
     assert (tmp_path / "out" / "summary.csv").read_text() == (tmp_path / "whole" / "summary.csv").read_text()
 
 
+def test_outcomes_that_are_evaluated_together_do_not_hide_a_visit(tmp_path: Path) -> None:
+    """FedAvg's second merge, which broke, waits with its first one until FedSkip has one, too."""
+    data = toy()
+    data.samples.x[data.owner == 2] = 1e30  # type: ignore[attr-defined]
+    data.samples.y[data.owner == 2] = torch.arange(24) % 2  # type: ignore[attr-defined]
+    keys = {"data": data, "model": nn.Linear(2, 2), "methods": [FedAvg(), FedAvg(period=4)], "seeds": 1}
+    keys |= {"cohort": 2, "cohort_policy": "cyclic", "processes": 1, "checkpoint_every": 4}
+    results = study(tmp_path / "s", rounds=4, **keys).run()
+    for row in results.summary:
+        assert (row["diverged"], row["broke_round"], row["broke_client"]) == (True, 2, 2), row["method"]
+
+
 def test_a_metric_may_be_undefined(tmp_path: Path) -> None:
     """The best is the best of what there is, as in the model that is kept of it."""
     calls = iter(range(99))

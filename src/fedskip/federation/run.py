@@ -59,9 +59,6 @@ class Run:
         self.round = 0  # rounds that all slots have done
         self.steps = 0  # client-steps done
         self.diverged = False  # then no more visits start
-        self.broke: Broke | None = (
-            None  # the first visit whose loss was not finite, once `look_back` has seen it
-        )
         self.visits: list[Visited] = []  # since the last outcome
         self._stretch: Ahead | None = None
 

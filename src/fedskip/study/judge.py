@@ -183,7 +183,8 @@ class Judge:
         if standing.run.diverged or not all(map(math.isfinite, numbers)):
             standing.run.diverged = True
             return None
-        standing.visits.clear()  # whose losses were finite, as their mean is
+        # losses up to here were finite, as their mean is; later outcomes may wait beside this one
+        standing.visits = [visited for visited in standing.visits if visited[0] >= outcome.round]
         model = outcome.slots if outcome.evaluated is None else outcome.evaluated
         if outcome.final:
             standing.final, standing.final_model = row["test_accuracy"], model
