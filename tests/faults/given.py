@@ -1,0 +1,76 @@
+"""What may lie in a case's folder to begin with. Each function makes it in an empty folder, once.
+
+A function calls those that it builds on. Names of functions are what a case's `given` lists.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+STUDY = """\
+data: {file}
+model: {{name: perceptron, inputs: 2}}
+methods: "fedavg, fedskip(period=2), scaffold"
+partition: natural
+cohort: 3
+rounds: 6
+seeds: 1
+compile: false
+processes: 1
+checkpoint_every: 2
+local: {{batch: 4, epochs: 1}}
+"""
+
+
+def toy(folder: Path) -> None:
+    """toy.npz: six clients with twelve samples each, two classes in the plane."""
+    rng = np.random.default_rng(0)
+    client = np.repeat(np.arange(6), 12)
+    x = (rng.normal(size=(72, 2)) + rng.normal(size=(6, 2))[client]).astype(np.float32)
+    y = (x.sum(1) > 0).astype(np.int64)
+    np.savez(folder / "toy.npz", x=x, y=y, client=client)
+
+
+def study(folder: Path) -> None:
+    """toy.npz, and study.yaml, which trains on it: six rounds, a checkpoint after every second."""
+    toy(folder)
+    (folder / "study.yaml").write_text(STUDY.format(file="toy.npz"))
+
+
+def finished(folder: Path) -> None:
+    """And out/, where that study has been run."""
+    study(folder)
+    _fedskip(folder, "run", "study.yaml", "--out", "out")
+
+
+def stopped(folder: Path) -> None:
+    """And out/, where that study was killed in round 5; its last checkpoint is of round 4."""
+    study(folder)
+    code = (
+        "import os, fedskip.federation.server as s\n"
+        "merge = s.Server.merge\n"
+        "def dying(self, round, *a, **k):\n"
+        "    if round >= 5: os._exit(9)\n"
+        "    return merge(self, round, *a, **k)\n"
+        "s.Server.merge = dying\n"
+        "import sys; sys.argv = ['fedskip', 'run', 'study.yaml', '--out', 'out']\n"
+        "from fedskip.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 9, done.stderr
+
+
+def _fedskip(folder: Path, *arguments: str) -> None:
+    code = "from fedskip.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+GIVEN: dict[str, Callable[[Path], None]] = {one.__name__: one for one in (toy, study, finished, stopped)}

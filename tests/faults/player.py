@@ -1,0 +1,202 @@
+"""Plays cases: a process that has imported everything forks a child for each, in a folder of its own.
+
+Forking saves the seconds that an import of torch takes. The child's memory is limited; so is its time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+LIMIT = 60  # seconds
+MEMORY = 8 << 30  # bytes of address space beyond what the process has already
+HEAD = """\
+import json, os, sys
+from pathlib import Path
+import numpy as np, torch
+from torch import nn
+import fedskip
+from fedskip import *
+"""  # of every Python text
+FINE = "fine"
+KINDS = ("lost", "silently wrong", "hang", "traceback", "wrongly refused", "unclear", FINE)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended, and what it left."""
+
+    code: int | None  # None: it ran out of time
+    out: str
+    err: str
+    lost: list[str]  # files of before that are gone or changed
+
+    def kind(self, expect: str, says: tuple[str, ...]) -> str:
+        """What is to be said of it."""
+        if self.code is None:
+            return "hang"
+        if self.code < 0 or "Traceback (most recent call last)" in self.err + self.out:
+            return "traceback"
+        if expect == "works":
+            return FINE if self.code == 0 else "wrongly refused"
+        if self.code == 0:
+            return "silently wrong"
+        if self.lost:
+            return "lost"
+        told = " ".join(self.err.split())
+        short = len(told) < 700 and self.err.count("\n") <= 4
+        return FINE if short and "error" in told.lower() and all(one in told for one in says) else "unclear"
+
+
+class Player:
+    """The process that forks; `play` may be called many times."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(Path(__file__)), "serve"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def play(self, folder: Path, **what: Any) -> Ended:
+        """Run `fedskip` (arguments) or `python` (code) in a folder; `before` it, code that is not judged."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"folder": str(folder), **what}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        return Ended(**json.loads(answer))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def serve() -> None:
+    """Answer one line of JSON with another, until there are no more."""
+    import fedskip.bench.measure
+    import fedskip.cli
+    import fedskip.cli.screen
+    import fedskip.paper.computed
+    import fedskip.report.plot
+    import fedskip.study  # noqa: F401
+
+    for line in sys.stdin:
+        print(json.dumps(asdict(_play(**json.loads(line)))), flush=True)
+
+
+def _play(folder: str, before: str = "", limit: float = LIMIT, **what: Any) -> Ended:
+    home = Path(folder)
+    if before:
+        ended = _forked(home, limit=LIMIT, python=before)
+        assert ended.code == 0, f"`before` failed: {ended.err}"
+    was = _digests(home)
+    ended = _forked(home, limit=limit, **what)
+    now = _digests(home)
+    lost = [name for name, content in was.items() if now.get(name) != content]
+    return Ended(ended.code, ended.out, ended.err, lost)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """All regular files but locks, and their contents."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _forked(
+    folder: Path,
+    *,
+    limit: float,
+    fedskip: list[str] | None = None,
+    python: str | None = None,
+    env: dict[str, str | None] | None = None,
+) -> Ended:
+    logs = folder.parent / f"{folder.name}.logs"
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir()
+    child = os.fork()
+    if child == 0:
+        _child(folder, logs, fedskip, python, env or {})
+    end, status = time.monotonic() + limit, None
+    while status is None and time.monotonic() < end:
+        pid, ended = os.waitpid(child, os.WNOHANG)
+        status = os.waitstatus_to_exitcode(ended) if pid else None
+        time.sleep(0.005)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # and what it started
+    if status is None:
+        os.waitpid(child, 0)
+    texts = [(logs / name).read_text(errors="replace") for name in ("out", "err")]
+    return Ended(status, texts[0], texts[1], [])
+
+
+def _child(
+    folder: Path, logs: Path, fedskip: list[str] | None, python: str | None, env: dict[str, str | None]
+) -> None:
+    """What the child does; it never returns."""
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(folder)
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(logs / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(n, mode, encoding="utf-8") for n, mode in enumerate("rww")
+        )
+        for name, value in {"FEDSKIP_DATA": str(folder / "cache"), **env}.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        code = _run(fedskip, python)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+        with contextlib.suppress(BaseException):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(fedskip: list[str] | None, python: str | None) -> int:
+    if fedskip is not None:
+        from fedskip.cli import main
+
+        sys.argv = ["fedskip", *fedskip]
+        main()
+        return 0
+    from fedskip.input.errors import InputError
+
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "import os, sys, json\nimport numpy as np, torch\nfrom pathlib import Path\nfrom torch import nn",
+        names,
+    )
+    exec("from fedskip import *\nimport fedskip", names)
+    try:
+        exec(compile(python or "", "case", "exec"), names)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # tests/
+    serve()
