@@ -15,6 +15,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
+LONGEST = 160  # bytes of a name, to which endings are added; most file systems take 255
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write to a temporary name, to the disk, then rename: a kill leaves the old file or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,6 +86,18 @@ def waited_for(folder: Path) -> Iterator[None]:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def fitting(name: str) -> str:
+    """A name for a file: a long one is cut, and a digest of all of it takes the place of the rest.
+
+    >>> fitting("short"), len(fitting("long" * 100))
+    ('short', 160)
+    """
+    whole = name.encode()
+    if len(whole) <= LONGEST:
+        return name
+    return f"{whole[: LONGEST - 17].decode(errors='ignore')}-{digest(whole)}"
 
 
 def digest(content: bytes | memoryview) -> str:

@@ -26,6 +26,32 @@ checkpoint_every: 2
 local: {{batch: 4, epochs: 1}}
 """
 
+OWN = """\
+from dataclasses import dataclass
+from typing import ClassVar
+import numpy as np, torch
+from torch import nn
+import fedskip
+from fedskip import *
+from fedskip.methods import Merged, Terms
+
+def toy(**keys):
+    x = torch.randn(72, 2, generator=torch.Generator().manual_seed(0))
+    train = np.arange(72) % 3 > 0
+    known = dict(
+        name="toy", samples=Arrays(x, (x.sum(1) > 0).long()), classes=2, owner=np.arange(72) // 12,
+        split=lambda seed: (np.flatnonzero(train), np.flatnonzero(~train)),
+    )
+    return Dataset(**(known | keys))
+
+def run(**keys):
+    known = dict(
+        data=toy(), model={"name": "perceptron", "inputs": 2}, methods="fedavg", partition="natural",
+        cohort=3, rounds=2, seeds=1, compile=False, processes=1, local={"batch": 4, "epochs": 1},
+    )
+    return Study("out", **(known | keys)).run()
+"""
+
 
 def toy(folder: Path) -> None:
     """toy.npz: six clients with twelve samples each, two classes in the plane."""
@@ -65,6 +91,11 @@ def stopped(folder: Path) -> None:
     assert done.returncode == 9, done.stderr
 
 
+def own(folder: Path) -> None:
+    """own.py: `toy`, a data set that one may bend, and `run`, a study in which anything may be one's own."""
+    (folder / "own.py").write_text(OWN)
+
+
 def _fedskip(folder: Path, *arguments: str) -> None:
     code = "from fedskip.cli import main; main()"
     done = subprocess.run(
@@ -73,4 +104,4 @@ def _fedskip(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-GIVEN: dict[str, Callable[[Path], None]] = {one.__name__: one for one in (toy, study, finished, stopped)}
+GIVEN: dict[str, Callable[[Path], None]] = {one.__name__: one for one in (toy, study, finished, stopped, own)}

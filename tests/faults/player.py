@@ -73,8 +73,9 @@ class Player:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"folder": str(folder), **what}) + "\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        return Ended(**json.loads(answer))
+        answer = json.loads(self._process.stdout.readline())
+        assert "broken" not in answer, answer["broken"]
+        return Ended(**answer)
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -92,7 +93,11 @@ def serve() -> None:
     import fedskip.study  # noqa: F401
 
     for line in sys.stdin:
-        print(json.dumps(asdict(_play(**json.loads(line)))), flush=True)
+        try:
+            answer = asdict(_play(**json.loads(line)))
+        except Exception:  # of the case itself: its `before`, say
+            answer = {"broken": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
 
 
 def _play(folder: str, before: str = "", limit: float = LIMIT, **what: Any) -> Ended:
@@ -190,7 +195,7 @@ def _run(fedskip: list[str] | None, python: str | None) -> int:
     )
     exec("from fedskip import *\nimport fedskip", names)
     try:
-        exec(compile(python or "", "case", "exec"), names)
+        exec(compile(python or "", "case", "exec", dont_inherit=True), names)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -92,7 +92,8 @@ def test_a_study_whose_small_clients_were_dropped_goes_on(tmp_path: Path) -> Non
     made = study(tmp_path / "s", **keys, methods="fedavg", rounds=1, seeds=1)
     made.run()
     facts = Folder(tmp_path / "s").record()["settings"]["toy"]["divisions"][0]
-    assert facts.keys() == {"partition", "clients", "train", "test", "evaluated", "validation"}
+    counts = {"clients", "train", "test", "evaluated", "validation"}
+    assert facts.keys() == {"partition", "held_out", *counts}
     assert facts["clients"] == 2
     assert made.resume(rounds=2).summary.column("rounds") == [2]
 
@@ -127,7 +128,7 @@ def test_samples_may_have_a_number_of_their_own(tmp_path: Path) -> None:
     made = study(tmp_path / "s", data=replace(full, samples=samples), methods="fedavg", rounds=1)
     made.run()
     [facts] = Folder(made.out).record()["settings"].values()
-    assert set(facts["data"]) == {"x", "y", "mean"}
+    assert set(facts["data"]) == {"x", "y", "mean", "owner"}
 
 
 @pytest.mark.parametrize(

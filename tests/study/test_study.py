@@ -474,7 +474,7 @@ def test_a_checkpoint_without_a_run_is_refused(tmp_path: Path) -> None:
     [(_, file)] = found(out / "checkpoints", "toy")[-1:]
     tensors, notes = load_checkpoint(file)
     notes["runs"]["toy.Old.s0"] = notes["runs"].pop("toy.FedProx.s0")
-    save_checkpoint(out / "checkpoints", "toy", 3, tensors, notes)
+    save_checkpoint(out / "checkpoints", "toy", 3, tensors, notes | {"round": 3})
     with pytest.raises(InputError, match=r"checkpoint holds no run toy\.FedProx\.s0"):
         study(out, methods="fedavg, fedprox", rounds=2, seeds=1).resume(rounds=4)
 

@@ -37,6 +37,16 @@ def check_method(method: Method | type[Method], **hyper: Any) -> None:
     _hold(CONDUCT, cls, Trial(made))
 
 
+def check_conduct(method: Method) -> None:
+    """Hold a method against the rules on what its functions do, as far as the trial gets with it.
+
+    A method may be made for a model that is not the trial's, or in a place from which none is read back.
+    """
+    _hold([is_frozen], type(method), type(method))
+    trial = Trial(method)
+    _hold([has_names, *CALLS, *(RUNS if trial.error is None else ())], type(method), trial)
+
+
 def _hold(rules: list[Callable[[Any], Broken]], cls: type[Method], subject: Any) -> None:
     for rule in rules:
         try:
@@ -191,7 +201,9 @@ def agrees(trial: Trial) -> Broken:
 
 
 FORM: list[Callable[[Any], Broken]] = [is_frozen, has_defaults]
-CONDUCT: list[Callable[[Any], Broken]] = [
-    has_names, reads_back, leaves_arguments, repeats_itself, bends_rows, returns_rows,
-    treats_rows_alone, keeps_tensors, merges_vectors, waits_for_results, runs, goes_on, agrees,
+CALLS: list[Callable[[Any], Broken]] = [
+    leaves_arguments, repeats_itself, bends_rows, returns_rows, treats_rows_alone, keeps_tensors,
+    merges_vectors, waits_for_results,
 ]  # fmt: skip
+RUNS: list[Callable[[Any], Broken]] = [runs, goes_on, agrees]
+CONDUCT = [has_names, reads_back, *CALLS, *RUNS]

@@ -11,6 +11,7 @@ from fedskip import rng
 from fedskip.data.base import Dataset
 from fedskip.data.partitions import Partition
 from fedskip.data.split import deal, evaluation_subset, pooled_test, split
+from fedskip.files import digest
 from fedskip.input.errors import InputError
 
 
@@ -30,6 +31,7 @@ class Division:
             "partition": self.clients.hash, "clients": len(self.clients),
             "train": int(self.clients.sizes.sum()), "test": len(self.test),
             "evaluated": len(self.evaluated), "validation": len(self.validation),
+            "held_out": digest(np.concatenate([self.test, self.validation]).astype(np.int64).data),
         }  # fmt: skip
 
 

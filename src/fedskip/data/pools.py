@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,12 +23,15 @@ class Pool:
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
-        """Of the arrays that the samples hold in memory."""
+        """Of the arrays that the samples hold in memory, and of who owns them."""
         held = getattr(self.dataset.samples, "__dict__", {})
-        return {
+        found = {
             name: digest(array.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
             for name, array in held.items() if isinstance(array, Tensor)
         }  # fmt: skip
+        if self.dataset.owner is not None:
+            found["owner"] = digest(self.dataset.owner.astype(np.int64).data)
+        return found
 
 
 class Pools:

@@ -8,13 +8,21 @@ import numpy as np
 from fedskip import rng
 from fedskip.data.base import Dataset, Split
 from fedskip.data.partitions import Partition, partition
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, require, said
 
 
 def split(dataset: Dataset, seed: int) -> Split:
     """The pool indices of the training and the test samples; refuses what are no indices, or overlap."""
     samples = len(dataset.samples)
-    found = [np.asarray(half) for half in dataset.split(seed)]
+    try:
+        found = [np.asarray(half) for half in dataset.split(seed)]
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's function may raise
+        rule = f"fails with {type(error).__name__}: {said(error)}"
+        raise InputError("data.split", rule, dataset.name) from error
+    rule = "must give two arrays, for training and for testing"
+    require("data.split", len(found) == 2, rule, f"{len(found)} arrays")
     for half in found:
         whole = half.ndim == 1 and (half.dtype.kind in "iu" or not len(half))
         if not whole or (len(half) and not 0 <= half.min() <= half.max() < samples):

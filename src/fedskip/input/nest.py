@@ -76,4 +76,6 @@ def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    if "kind" in old and "file" in new:  # a partition that was dealt before, and is not drawn
+        return True
     return any(tag in new and new[tag] != old.get(tag) for tag in ("name", "kind"))

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedskip.input.errors import require
 from fedskip.input.fit import fit_all
 from fedskip.methods.period import Period
 from fedskip.methods.terms import Terms
@@ -91,6 +92,9 @@ class Method:
     remembers: ClassVar[Mapping[str, Literal["trainable", "model"]]] = {}
 
     def __post_init__(self) -> None:
+        title = getattr(self, "title", "")
+        line = isinstance(title, str) and title.isprintable()
+        require(f"{type(self).__name__}.title", line, "must be a line of text: it names runs", title)
         fit_all(self)
         if isinstance(self.period, str) and self.period.isdigit():
             object.__setattr__(self, "period", int(self.period))  # one method, one name

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from fedskip import models
-from fedskip.input.errors import InputError, require
+from fedskip.input.errors import InputError, require, said
 from fedskip.models.weights import read_weights
 from fedskip.rng import torch_scope
 
@@ -42,11 +42,15 @@ def make(model: Model, classes: int | None, init: str | None, seed: int, purpose
 def _made(maker: Callable[[], Any]) -> nn.Module:
     """What a user's function makes."""
     fix = "give an nn.Module, or a function without arguments that makes one"
+    name = getattr(maker, "__name__", type(maker).__name__)
     try:
         inspect.signature(maker).bind()
     except TypeError as error:
-        name = getattr(maker, "__name__", type(maker).__name__)
         raise InputError("model", f"cannot be made ({error})", name, fix) from error
-    module: nn.Module = maker()
+    try:
+        module: nn.Module = maker()
+    except Exception as error:  # whatever a user's function may raise
+        rule = f"fails when it is made: {type(error).__name__}: {said(error)}"
+        raise InputError("model", rule, name) from error
     require("model", isinstance(module, nn.Module), "must be an nn.Module", type(module).__name__, fix)
     return copy.deepcopy(module)  # it may be the user's own, and is changed here

@@ -42,22 +42,27 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and notes of a checkpoint whose bytes are what its name says."""
     content = path.read_bytes()
     if digest(content) != path.name.split(".")[-2]:
-        raise InputError(
-            "checkpoint", "is damaged: its bytes are not what its name says", str(path),
-            "delete it to resume from the one before it, or from the start if there is none",
-        )  # fmt: skip
-    return load(content), _notes(content)
+        raise damaged(path, "its bytes are not what its name says")
+    return load(content), _notes(path, content)
 
 
 def read_notes(path: Path) -> dict[str, Any]:
-    """The notes of a checkpoint alone, which stand before its tensors; nothing is checked."""
+    """The notes of a checkpoint alone, which stand before its tensors; those are not looked at."""
     with path.open("rb") as file:
         length = file.read(8)
-        return _notes(length + file.read(int.from_bytes(length, "little")))
+        header = min(int.from_bytes(length, "little"), path.stat().st_size)
+        return _notes(path, length + file.read(header))
 
 
-def _notes(content: bytes) -> dict[str, Any]:
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    notes: dict[str, Any] = json.loads(header["__metadata__"]["notes"])
+def damaged(path: Path, why: str) -> InputError:
+    fix = "delete it to resume from the one before it, or from the start if there is none"
+    return InputError("checkpoint", f"is damaged: {why}", str(path), fix)
+
+
+def _notes(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        notes: dict[str, Any] = json.loads(header["__metadata__"]["notes"])
+    except (ValueError, LookupError, TypeError):
+        raise damaged(path, "its header cannot be read") from None
     return notes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskip.files import write_text
+from fedskip.files import digest, write_bytes
 from fedskip.records.table import Row, Table
 
 HISTORY = (
@@ -24,33 +24,52 @@ TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 
 
 class HistoryFile:
-    """history.csv: rows are appended as they come, and cut back when a study resumes."""
+    """history.csv: rows are appended as they come, and cut back when a study resumes.
+
+    All rows are in memory, too. A file that somebody changes while the study runs is written anew.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.table = Table.read(path) if path.exists() else Table(HISTORY)
+        self._size = -1  # bytes of the file as it was written here
 
     def append(self, rows: Iterable[Row]) -> None:
         rows = list(rows)
-        if not self.path.exists():
-            write_text(self.path, Table(HISTORY).csv())
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            file.write(Table(HISTORY, rows).csv().split("\n", 1)[1])
         self.table.rows += rows
+        if not self._is_ours():
+            self._write()
+            return
+        lines = Table(HISTORY, rows).csv().split("\n", 1)[1].encode()
+        with self.path.open("ab") as file:
+            file.write(lines)
+        self._size += len(lines)
 
     def sync(self) -> None:
         """Make sure that the disk has it all, so that no checkpoint is ever ahead of its history."""
-        with self.path.open("a", encoding="utf-8") as file:
+        if not self._is_ours():
+            self._write()
+        with self.path.open("ab") as file:
             os.fsync(file.fileno())
 
     def cut(self, setting: str, round: int, anew: Collection[str] = ()) -> None:
         """Forget what a setting recorded after a round, half a line, and runs that start anew."""
-        if not self.path.exists():
-            return
         kept = [row for row in self.table if row["setting"] != setting or row["round"] <= round]
-        kept = [row for row in kept if row["run"] not in anew]
-        self.table = Table(HISTORY, kept)
-        write_text(self.path, self.table.csv())
+        self.table = Table(HISTORY, [row for row in kept if row["run"] not in anew])
+        self._write()
+
+    def digest(self, setting: str, round: int) -> str:
+        """Of what a setting has recorded up to a round."""
+        rows = [row for row in self.table if row["setting"] == setting and row["round"] <= round]
+        return digest(Table(HISTORY, rows).csv().encode())
+
+    def _is_ours(self) -> bool:
+        return self.path.is_file() and self.path.stat().st_size == self._size
+
+    def _write(self) -> None:
+        content = self.table.csv().encode()
+        write_bytes(self.path, content)
+        self._size = len(content)
 
 
 def summarise(rows: Sequence[Row], *, rounds: int) -> Row:

@@ -13,7 +13,9 @@ import yaml
 
 from fedskip.files import clear_parts, digest, write_text
 from fedskip.input.errors import InputError
-from fedskip.records.checkpoint import found
+from fedskip.records.checkpoint import found, read_notes
+from fedskip.records.history import HistoryFile
+from fedskip.records.table import Table
 from fedskip.spec.setting import KEYS
 from fedskip.spec.study import RECORD
 
@@ -43,16 +45,38 @@ class Folder:
         found: Facts = yaml.safe_load(self.file.read_text(encoding="utf-8")) if self.file.exists() else {}
         return found
 
-    def is_finished(self) -> bool:
-        """Whether all settings have done their rounds and the summary is written."""
-        if not self.file.exists() or not (self.path / "summary.csv").exists():
-            return False
-        settings = settings_of(self.study())
-        return bool(settings) and all(map(self._is_done, settings))
+    @property
+    def identity(self) -> str:
+        """A digest of the study, which stays when it is made longer."""
+        return _digest(without_rounds(self.study()))
 
-    def _is_done(self, setting: Facts) -> bool:
+    def is_finished(self) -> bool:
+        """Whether all settings have done their rounds and all their runs are in the summary."""
+        summary, settings = self.path / "summary.csv", settings_of(self.study())
+        if not settings or not summary.exists():
+            return False
+        written = set(Table.read(summary).column("run"))
+        return all(self._is_done(setting, written) for setting in settings)
+
+    def _is_done(self, setting: Facts, written: set[str]) -> bool:
         saved, rounds = found(self.path / "checkpoints", setting["name"]), setting.get("rounds")
-        return bool(saved) and rounds is not None and saved[-1][0] >= rounds
+        if not saved or rounds is None or saved[-1][0] < rounds:
+            return False
+        return set(read_notes(saved[-1][1])["runs"]) <= written
+
+    def refuse_other_history(self, history: HistoryFile) -> None:
+        """Refuse to go on where history.csv is not what the study has written up to its checkpoints."""
+        for setting in settings_of(self.study()):
+            name = setting["name"]
+            saved = found(self.path / "checkpoints", name)
+            if not saved:
+                continue
+            round, file = saved[-1]
+            if read_notes(file).get("history") != history.digest(name, round):
+                rule = f"is not what the study wrote up to round {round} of {name}: rows changed or missing"
+                fix = "put it back, or go on with the rows that it has now: "
+                fix += f"`fedskip resume {self.path} --anyway`"
+                raise InputError(str(history.path), rule, fix=fix)
 
     def refuse_taken(self, study: Facts) -> None:
         """Refuse to begin a study in a folder that holds one, parts of one, or anything else."""

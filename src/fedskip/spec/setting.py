@@ -18,6 +18,7 @@ import numpy as np
 
 from fedskip.data.base import Dataset
 from fedskip.engine.local import Local
+from fedskip.files import fitting
 from fedskip.input.errors import InputError, require, unknown, unknown_key
 from fedskip.input.fit import fit
 from fedskip.input.nest import TAGS, expand, overlay
@@ -27,7 +28,7 @@ from fedskip.methods.grammar import in_a_file, label_among, parse_many, text
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 
 _NAME = re.compile(r"\w[\w .,+=()@-]*")  # names become parts of file names
-LONGEST = 100  # characters of a name
+LONGEST = 100  # bytes of a name
 MOST_SEEDS = 10_000
 SHARES = ("accuracy", "label_accuracy")  # metrics from 0 to 1
 _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a mapping
@@ -91,7 +92,7 @@ class Setting:
 
     def run_name(self, method: Method, seed: int) -> str:
         """How files call one of its runs."""
-        return f"{self.name}.{in_a_file(self.label(method))}.s{seed}"
+        return fitting(f"{self.name}.{in_a_file(self.label(method))}.s{seed}")
 
     def division_seed(self, seed: int) -> int:
         """The seed of a run's split and partition."""
@@ -189,14 +190,16 @@ def _check_cohort(cohort: int | None, clients: int | None) -> None:
 def check_name(name: str) -> str:
     rule = "must start with a letter or digit and hold no slashes, colons or quotes"
     require("name", bool(_NAME.fullmatch(name)), rule, name)
-    require("name", len(name) <= LONGEST, f"must have at most {LONGEST} characters: it names files", name)
+    rule = f"must have at most {LONGEST} characters (bytes of UTF-8): it names files"
+    require("name", len(name.encode()) <= LONGEST, rule, name)
     return name
 
 
 def _as_name(stem: str) -> str:
     """The name of a data set, with what a setting's name may not hold replaced."""
-    kept = "".join(c if _NAME.fullmatch(f"a{c}") else "-" for c in stem[:LONGEST])
-    return kept if _NAME.fullmatch(kept) else f"data{kept}"[:LONGEST]
+    kept = "".join(c if _NAME.fullmatch(f"a{c}") else "-" for c in stem)
+    kept = kept if _NAME.fullmatch(kept) else f"data{kept}"
+    return kept.encode()[:LONGEST].decode(errors="ignore")
 
 
 def _options(field: str, value: Any) -> Any:
@@ -207,6 +210,9 @@ def _options(field: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         name = value.get(tag)
         require(f"{field}.{tag}", name is None or isinstance(name, str), "must be text", name)
+        if field == "partition" and name is not None and value.get("file") is not None:
+            rule = f"must not stand beside kind: {name}"
+            raise InputError("partition.file", rule, value["file"], "keep one of the two")
         return {key: _plain(inner) for key, inner in value.items() if inner is not None}
     require(field, isinstance(value, accepted), f"must be {words}", value)
     return value

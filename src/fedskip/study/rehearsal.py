@@ -1,20 +1,23 @@
 """Tried before anything is written: do model, loss, metric and methods fit the data and the engine?"""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedskip.contract import check_conduct
 from fedskip.engine import Job, Loop, Plan, Task, Trained
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.stacked.stack import Stack
 from fedskip.federation import Run
 from fedskip.input.errors import InputError, said
+from fedskip.methods.base import Method
+from fedskip.methods.grammar import text
 from fedskip.models.batchnorm import batch_statistics
 from fedskip.models.measures import accuracy, cross_entropy, per_sample
 from fedskip.models.vector import on
@@ -24,7 +27,8 @@ from fedskip.study.machine import engine_of
 from fedskip.study.prepare import Prepared
 
 SAMPLES = 2  # enough for a BatchNorm
-ALIKE, NOISE = 0.05, 1e-3  # how far engines may be apart after a step: of a tensor's change, and of all
+# how far engines may be apart after a step: of a tensor's change, and of all
+FAR = {torch.float64: (1e-4, 1e-6), torch.float32: (0.05, 1e-3)}
 
 
 def rehearse(prepared: Prepared, spec: StudySpec) -> None:
@@ -32,14 +36,15 @@ def rehearse(prepared: Prepared, spec: StudySpec) -> None:
     with torch_scope("rehearsal", device=prepared.device), prepared.task.arithmetic.kernels():
         _measure(prepared)
         loop = Loop(prepared.task)
-        shown = [_play(run, loop) for run in prepared.runs(first=True)]
+        shown = [_conduct(prepared, method, loop) for method in prepared.setting.methods]
         engine, streams = engine_of(spec, prepared)
         if engine == "stacked":
             with _named("engine", "cannot be 'stacked' for this model, loss and metric", _model(prepared)):
                 Evaluator(prepared.task, stacked=not streams)(shown[0].x[:1], _samples(prepared))
                 for job in shown:
                     _stack(prepared.task, job, streams)
-            if not isinstance(prepared.setting.model, Mapping):  # ours are compared in tests
+            setting = prepared.setting
+            if not isinstance(setting.model, Mapping) or callable(setting.loss):  # ours are compared in tests
                 _compare(prepared, shown[0], streams)
 
 
@@ -48,13 +53,15 @@ def _measure(prepared: Prepared) -> None:
     task, data, setting = prepared.task, prepared.dataset, prepared.setting
     module = copy.deepcopy(task.module).eval()
     inputs, targets = task.samples.take(on(prepared.device, _samples(prepared)))
-    if task.test_transform is not None:
-        inputs = task.test_transform(inputs)
+    _transform(
+        "data.train_transform", task.train_transform, inputs, torch.arange(len(inputs)).to(inputs.device)
+    )
+    inputs = _transform("data.test_transform", task.test_transform, inputs)
     model = _model(prepared)
     of = f"the samples of {data.name!r}, which have the shape {tuple(inputs.shape[1:])}"
     if not inputs.is_floating_point():
         of += " and are whole numbers, as ids are"
-    with _named("model", f"cannot take {of}", model), torch.no_grad():
+    with _named("model", f"cannot take {of}", model), _untouched("model", inputs), torch.no_grad():
         output = task.arithmetic.compute(module, inputs)
     if not isinstance(output, Tensor):
         fix = "return the scores or numbers alone"
@@ -74,19 +81,52 @@ def _measure(prepared: Prepared) -> None:
         _check_labels(prepared, output.shape[1])
     shapes = f"{tuple(output.shape)} of the model and {tuple(targets.shape)} of {data.name!r}"
     for name, measure in (("loss", task.loss), ("metric", task.metric)):
-        with _named(name, f"cannot compare the {shapes}", getattr(setting, name)):
+        cannot = f"cannot compare the {shapes}"
+        with _named(name, cannot, getattr(setting, name)), _untouched(name, output, targets):
             together = per_sample(measure(output, targets), len(targets), name)
             alone = per_sample(measure(output[:1], targets[:1]), 1, name)
         if not torch.allclose(together[:1].float(), alone.float(), rtol=0.01, atol=1e-3, equal_nan=True):
             fix = f"compare the shapes {shapes}: torch may spread one over the other"
             rule = "must give every sample a number that does not depend on the samples beside it"
             raise InputError(name, rule, float(together[0]), fix)
-    with _named("model", f"cannot be trained on {of}", model):
-        task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean().backward()
+    with _named("model", f"cannot be trained on {of}", model), _untouched("model", inputs):
+        loss = task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean()
+        loss.backward()
+    if not bool(loss.isfinite()):
+        fix = "look at what the model gives for a sample, and at the scale of its inputs"
+        raise InputError("loss", "must be finite before training begins", float(loss), fix)
+    if not task.draws:
+        _repeat(task, module, inputs)
     if batch_statistics(module) and _lonely(prepared):
         rule = "leaves a batch of one sample, with which this model cannot be trained"
         with _named("local.batch", rule, setting.local.batch), torch.no_grad():
             task.arithmetic.compute(module, inputs[:1])
+
+
+def _transform(field: str, transform: Callable[..., Tensor] | None, inputs: Tensor, *words: Tensor) -> Tensor:
+    """What a transform of the data set makes of some samples."""
+    if transform is None:
+        return inputs
+    with (
+        _named(field, f"cannot take samples of the shape {tuple(inputs.shape)}", ...),
+        _untouched(field, inputs),
+    ):
+        found = transform(inputs, *words)
+    if len(found) != len(inputs):
+        raise InputError(field, f"must give as many samples as it is given, {len(inputs)}", len(found))
+    return found
+
+
+def _repeat(task: Task, module: nn.Module, inputs: Tensor) -> None:
+    """Refuse a module that remembers in Python what engines do not know of."""
+    state, outputs = copy.deepcopy(module.state_dict()), []
+    for _ in range(2):
+        module.load_state_dict(state)
+        with torch.no_grad():
+            outputs.append(task.arithmetic.compute(module, inputs))
+    if not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-5):
+        fix = "keep what it is to remember in buffers of floating-point numbers, which travel with the model"
+        raise InputError("model", "must give the same for the same inputs and weights", fix=fix)
 
 
 def _check_labels(prepared: Prepared, scores: int) -> None:
@@ -107,6 +147,22 @@ def _lonely(prepared: Prepared) -> bool:
     if local.last_batch != "keep":
         last &= (sizes == 1) & (local.small_clients == "short")
     return local.batch == 1 or bool(last.any())
+
+
+def _conduct(prepared: Prepared, method: Method, loop: Loop) -> Job:
+    """Play a round; a method of a user's own is also held against the contract."""
+    own = not type(method).__module__.startswith("fedskip.")
+    try:
+        job = _play(prepared.run(method, prepared.setting.seeds[0]), loop)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's method may raise
+        if own:
+            check_conduct(method)  # which knows the rule that it breaks
+        raise InputError(text(method), "cannot play a round", ..., f"it says: {said(error)}") from error
+    if own:
+        check_conduct(method)
+    return job
 
 
 def _play(run: Run, loop: Loop) -> Job:
@@ -131,20 +187,40 @@ def _stack(task: Task, job: Job, streams: int) -> Tensor:
 def _compare(prepared: Prepared, job: Job, streams: int) -> None:
     """Refuse a module that the stacked engine would not train as the loop does.
 
-    One that assigns to its buffers, say: the loop sees them change, a stack does not.
+    One that assigns to its buffers, say: the loop sees them change, a stack does not. It is tried in float64,
+    or, where the module insists on another precision, in float32.
     """
-    task, x = prepared.task, job.x[0]
-    if task.arithmetic.precision != "fp64":
-        task = replace(task, arithmetic=Arithmetic("fp32"))
-    with task.arithmetic.kernels():
-        alone, stacked = Loop(task).visit(job, 0)[0] - x, _stack(task, job, streams) - x
-    d = task.layout.trainable
+    task, x = _in_fp64(prepared.task), job.x[0].double()
+    try:
+        alone, stacked = _both(task, replace(job, x=job.x.double()), streams)
+    except Exception:  # whatever a module in float64 may raise that it does not in float32
+        task, x = replace(prepared.task, arithmetic=Arithmetic("fp32")), job.x[0]
+        alone, stacked = _both(task, job, streams)
+    alone, stacked = alone - x, stacked - x
+    (alike, noise), d = FAR[x.dtype], task.layout.trainable
     for span in task.layout.spans:
         here, kin = slice(span.start, span.stop), slice(0, d) if span.start < d else slice(d, None)
-        near = ALIKE * alone[here].norm() + NOISE * alone[kin].norm()
+        near = alike * alone[here].norm() + noise * alone[kin].norm()
         if (alone[here] - stacked[here]).norm() > near:
             fix = f"{span.name!r} comes out differently than in the loop: use engine=loop"
             raise InputError("engine", "cannot be 'stacked' for this model", _model(prepared), fix)
+
+
+def _both(task: Task, job: Job, streams: int) -> tuple[Tensor, Tensor]:
+    """The first model of a job after a step, as the loop and as the stacked engine trains it."""
+    with task.arithmetic.kernels():
+        return Loop(task).visit(job, 0)[0], _stack(task, job, streams)
+
+
+def _in_fp64(task: Task) -> Task:
+    def transformed(inputs: Tensor, words: Tensor) -> Tensor:
+        assert task.train_transform is not None
+        return task.train_transform(inputs, words).double()
+
+    return replace(
+        task, module=copy.deepcopy(task.module).double(), samples=task.samples.to(task.device, torch.float64),
+        train_transform=None if task.train_transform is None else transformed, arithmetic=Arithmetic("fp64"),
+    )  # fmt: skip
 
 
 def _model(prepared: Prepared) -> str:
@@ -161,6 +237,19 @@ def _short(job: Job) -> Job:
     first = job.routes[0]
     short = replace(first, batches=first.batches[:1, :SAMPLES], eta=first.eta[:1])
     return replace(job, routes=[short, *job.routes[1:]])
+
+
+@contextmanager
+def _untouched(field: str, *tensors: Tensor) -> Iterator[None]:
+    """Refuse what changes the tensors that it is given: engines use them again."""
+    before = [tensor.detach().clone() for tensor in tensors]
+    yield
+    same = (
+        torch.allclose(t, b, rtol=0, atol=0, equal_nan=True) for t, b in zip(tensors, before, strict=True)
+    )
+    if not all(same):
+        fix = "write y = x * 2 in the place of x *= 2, and relu without inplace=True on what it is given"
+        raise InputError(field, "must not change what it is given in place", fix=fix)
 
 
 @contextmanager

@@ -26,14 +26,20 @@ class Session:
     """Trains a setting, from checkpoint to checkpoint."""
 
     def __init__(
-        self, prepared: Prepared, machine: Machine, rows: int | None = None, every: int | None = None
+        self,
+        prepared: Prepared,
+        machine: Machine,
+        rows: int | None = None,
+        every: int | None = None,
+        study: str = "",
     ) -> None:
         """`rows`: the most that the stacked engine computes at a time; None: what fits.
 
         `every`: rounds from one checkpoint to the next; None: what suits the setting.
+        `study`: whose checkpoints they are, a digest.
         """
         setting = prepared.setting
-        self.prepared, self.machine, self.setting = prepared, machine, setting
+        self.prepared, self.machine, self.setting, self.study = prepared, machine, setting, study
         self.every = every or max(1, setting.rounds // CHECKPOINTS)
         self.judge = Judge(prepared, machine)
         self.standings = [
@@ -79,8 +85,12 @@ class Session:
         """
         saved = found(folder, self.setting.name)
         if saved:
-            file = saved[-1][1]
+            round, file = saved[-1]
             tensors, notes = load_checkpoint(file)
+            whose = {"study": self.study, "setting": self.setting.name, "round": round}
+            if not anyway and any(notes.get(key) != value for key, value in whose.items()):
+                rule = f"is not of round {round} of this study's setting {self.setting.name}"
+                raise InputError("checkpoint", rule, str(file), "bring back the one that was there")
             missing = [standing.name for standing in self.standings if standing.name not in notes["runs"]]
             if missing and not anyway:
                 fix = "bring back the study that it is of, or start the run anew with --anyway"
@@ -104,8 +114,12 @@ class Session:
             self.round = until
             history.sync()
             tensors, runs = save_all(self.standings)
-            notes = {"round": until, "seconds": self.judge.seconds(), "runs": runs}
-            save_checkpoint(folder, self.setting.name, until, tensors, notes)
+            name = self.setting.name
+            notes = {
+                "study": self.study, "setting": name, "round": until, "seconds": self.judge.seconds(),
+                "history": history.digest(name, until), "runs": runs,
+            }  # fmt: skip
+            save_checkpoint(folder, name, until, tensors, notes)
             yield until
 
     def finish(self, history: HistoryFile) -> list[Row]:

@@ -180,6 +180,8 @@ class Study:
     ) -> Results:
         """Train one setting after another and write the results; the list is empty afterwards."""
         history, record = HistoryFile(self.out / "history.csv"), self.folder.record()
+        if not anyway:
+            self.folder.refuse_other_history(history)
         settings = tuple(one.setting for one in prepared)
         summary: list[Row] = []
         clients: list[Row] = []
@@ -211,6 +213,7 @@ class Study:
                     gc.collect()  # engines and their graphs hold each other
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()  # the next setting looks how much memory there is
+            history.sync()
             results = self._write(summary, clients)
             audience.on_end(results)
         return results
@@ -244,7 +247,8 @@ class Study:
         before = known.get(name, {}).get("machine", {})  # what was found to suit the machine stays
         spec = dataclasses.replace(self.spec, processes=self.spec.processes or before.get("processes"))
         rows = self.spec.rows or before.get("rows") or (NO_LIMIT if before else None)
-        session = Session(prepared, Machine.of(spec, prepared), rows, self.spec.checkpoint_every)
+        every, study = self.spec.checkpoint_every, self.folder.identity
+        session = Session(prepared, Machine.of(spec, prepared), rows, every, study)
         facts = session.facts()
         if name in known and not anyway:
             noted = {"versions": record["versions"], **known[name]}
