@@ -87,10 +87,6 @@ def refuse(module: nn.Module) -> None:
         if is_lazy(tensor):
             fix = "run the module once on a batch, so that its lazy layers know their shapes"
             raise InputError(f"model.{name}", "has no values yet", fix=fix)
-        if tensor.is_meta:
-            raise InputError(
-                f"model.{name}", "has no values: it is on the device 'meta'", fix="make it on the CPU"
-            )
         if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise InputError(f"model.{name}", "must be real numbers of 16, 32 or 64 bits", tensor.dtype)
 

@@ -34,6 +34,9 @@ def make(model: Model, classes: int | None, init: str | None, seed: int, purpose
         else:
             module = models.build(**{"classes": classes, **model})
     models.refuse(module)
+    for name, tensor in module.named_parameters():
+        rule = "has no values: it is on the device 'meta'"
+        require(f"model.{name}", not tensor.is_meta, rule, fix="make it on the CPU")
     if init and purpose == "init":
         read_weights(init, module)
     return models.key_dropout(module)
