@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedskip.files import write_text
+from fedskip.files import refuse_existing, write_text
 from fedskip.input.errors import InputError, unknown
 from fedskip.report.choices import FORMATS, SCORES
 
@@ -30,6 +30,7 @@ def report(
     markdown: Annotated[bool, typer.Option("--markdown", help="Also write them as .md.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Also write them as .csv.")] = False,
     to: Annotated[Path | None, typer.Option(help="Where to write; one study: its own folder.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also over files that are there.")] = False,
 ) -> None:
     """Write report.html, figures and tables; works on unfinished studies, too."""
     from fedskip.cli.screen import console
@@ -45,8 +46,14 @@ def report(
         raise unknown("--figures", figures, FORMATS)
     if len(outs) > 1 and to is None:
         raise InputError("--to", "is missing", fix="say where to write the report of several studies")
+    to = to or outs[0]
+    if [to.resolve()] != [out.resolve() for out in outs]:  # in its own folder, a study's report is its own
+        forms = [form for form, wanted in {"csv": csv, "tex": latex, "md": markdown}.items() if wanted]
+        tables = [f"{name}.{form}" for name in ("table", "compare", "reach") for form in forms]
+        for name in ("report.html", "figures", *tables):
+            refuse_existing("--to", to / name, force)
     results, notes = together([Results.read(out) for out in outs])
-    to, sheets = to or outs[0], {"table": scored(results)}
+    sheets = {"table": scored(results)}
     screen = console()
     screen.print(closing(results))
     asked = baseline is not None or score != SCORE

@@ -1,12 +1,15 @@
 """A study on the terminal: its progress, its table, and how to go on if it stops."""
 
+import os.path
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import typer
 from rich.console import Console
 
+from fedskip.cli.trouble import trouble
+from fedskip.records.checkpoint import found
 from fedskip.report import reach
 from fedskip.report.closing import closing
 from fedskip.report.live import Live
@@ -16,6 +19,7 @@ from fedskip.study import Interrupted, Study
 from fedskip.study.workers import ProcessEnded
 
 WIDTH = 120  # of tables where there is no terminal to fit
+LESS = " Where more cannot be had, begin anew with less at a time: --set rows=N, processes=1 or local.batch=N"
 
 
 def console() -> Console:
@@ -37,7 +41,7 @@ def close(results: Results) -> None:
 
 @contextmanager
 def resumable(study: Study) -> Iterator[None]:
-    """Tells a user who stops the study how to go on."""
+    """Tells a user whose study stops what was kept, and how to go on."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stop:
@@ -51,7 +55,27 @@ def resumable(study: Study) -> Iterator[None]:
             message += f" with: fedskip resume {study.out}"
         typer.secho(message, fg="yellow", err=True)
         raise typer.Exit(130) from None
-    except ProcessEnded as error:
-        message = f"error: {error}; was there enough memory? Go on with: fedskip resume {study.out}"
-        typer.secho(message, fg="red", err=True)
+    except BrokenPipeError:
+        raise
+    except (OSError, MemoryError, RuntimeError) as error:
+        ended = f"{error}; was there enough memory?" if isinstance(error, ProcessEnded) else trouble(error)
+        if ended is None:
+            raise
+        fix = LESS if "memory" in ended else ""
+        typer.secho(f"error: {ended} {kept(study)}{fix}", fg="red", err=True)
         raise typer.Exit(1) from None
+
+
+def kept(study: Study) -> str:
+    """What of a study that failed is safe, and the command that goes on."""
+    if not os.path.exists(study.out / "study.yaml"):
+        return f"Nothing of the study is in {study.out}: run it again."
+    rounds = []
+    for setting in study.spec.settings:
+        with suppress(OSError):
+            rounds += [
+                f"{setting.name} up to round {round}"
+                for round, _ in found(study.out / "checkpoints", setting.name)[-1:]
+            ]
+    safe = f"Kept: {', '.join(rounds)}" if rounds else "There is no checkpoint yet"
+    return f"{safe}. Then go on with: fedskip resume {study.out}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskip.files import write_text
+from fedskip.files import naming, write_text
 from fedskip.records.table import Row, Table
 
 HISTORY = (
@@ -34,13 +34,13 @@ class HistoryFile:
         rows = list(rows)
         if not self.path.exists():
             write_text(self.path, Table(HISTORY).csv())
-        with self.path.open("a", newline="", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
             file.write(Table(HISTORY, rows).csv().split("\n", 1)[1])
         self.table.rows += rows
 
     def sync(self) -> None:
         """Make sure that the disk has it all, so that no checkpoint is ever ahead of its history."""
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             os.fsync(file.fileno())
 
     def cut(self, setting: str, round: int, anew: Collection[str] = ()) -> None:

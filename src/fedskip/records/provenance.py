@@ -86,6 +86,12 @@ class Folder:
             fix += "More rounds are had with --rounds"
             raise InputError(str(self.file), "was changed after the study began", fix=fix)
 
+    def refuse_gone(self) -> None:
+        """Refuse to go on where somebody has taken the folder away while the study ran."""
+        if not self.file.exists():
+            fix = "bring the folder back and resume it, or begin again in another one"
+            raise InputError(str(self.file), "is gone: its folder was moved or deleted meanwhile", fix=fix)
+
     def clear(self) -> None:
         """Remove what a kill has left half written."""
         for part in ("", "checkpoints", "models", "figures"):
