@@ -27,7 +27,9 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
+        error.filename = str(path)
+        if error.filename2 is not None:
+            del error.filename2  # of a rename
         raise
 
 

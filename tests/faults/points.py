@@ -81,6 +81,14 @@ class World:
         """What a user does after a kill: resume, or run again where nothing was begun."""
         self.fine(folder, *(RESUME if (folder / "out" / "study.yaml").exists() else RUN))
 
+    def compare(self, folder: Path, undisturbed: dict[str, Any]) -> list[str]:
+        """The names of what is not the same in a folder, which is removed if nothing is."""
+        there = promised(folder / "out")
+        found = sorted(name for name in {*there, *undisturbed} if there.get(name) != undisturbed.get(name))
+        if not found:
+            shutil.rmtree(folder)
+        return found
+
 
 def promised(out: Path) -> dict[str, Any]:
     """All of a study's folder that must be the same however often the study was killed."""
@@ -100,11 +108,6 @@ def promised(out: Path) -> dict[str, Any]:
             content = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
             found_there[f"{setting} {round}"] = (content, notes["round"], notes["runs"])
     return found_there
-
-
-def differs(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """The names of what is not the same."""
-    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
 
 
 def seen(record: Callable[[str, object], None], area: str, kind: str, count: int = 1) -> None:

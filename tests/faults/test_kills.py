@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from faults.player import FINE
-from faults.points import RESUME, RUN, World, differs, promised, seen
+from faults.points import RESUME, RUN, World, promised, seen
 
 KILLS = 5  # in a chain, at most
 
@@ -35,7 +35,7 @@ def chain(killed, rng):
             assert ended.code == 0, ended.err
             break
     world.finish(folder)
-    return kills, differs(undisturbed, promised(folder / "out"))
+    return kills, world.compare(folder, undisturbed)
 
 
 def kill(killed, record_property, wanted, seed):

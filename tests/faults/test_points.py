@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from faults.player import FINE
-from faults.points import LONGER, RESUME, RUN, TWO, World, differs, promised, seen
+from faults.points import LONGER, RESUME, RUN, TWO, World, promised, seen
 
 SAMPLE = 64  # of so many points one is tried in every run of the tests
 # name -> the keys that the study has besides, the command that was run before it, and the one that dies
@@ -37,7 +37,7 @@ class Dying:
         if again is not None:
             self.world.do(folder, *self.next(folder), fault={"at": again, "how": how})
         self.world.fine(folder, *self.next(folder))
-        return differs(self.undisturbed, promised(folder / "out"))
+        return self.world.compare(folder, self.undisturbed)
 
     def next(self, folder: Path) -> tuple[str, ...]:
         """What a user does after a kill: resume, or the same again."""

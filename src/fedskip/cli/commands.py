@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from fedskip.cli import data, paper, studies
 from fedskip.cli.report import report, watch
-from fedskip.cli.trouble import trouble
+from fedskip.cli.trouble import in_words, trouble
 from fedskip.files import refuse_existing, write_bytes
 from fedskip.input.errors import InputError
 from fedskip.version import __version__
@@ -29,9 +29,10 @@ class Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except (InputError, OSError, MemoryError, RuntimeError) as error:
-            message = str(error) if isinstance(error, InputError) else trouble(error)
-            if message is None:
+            known = trouble(error)
+            if known is None and not isinstance(error, InputError):
                 raise
+            message = str(error) if known is None else f"{in_words(*known)}."
             typer.secho(f"error: {message}", fg="red", err=True)
             raise typer.Exit(2) from None
 

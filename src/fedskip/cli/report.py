@@ -12,6 +12,7 @@ from fedskip.input.errors import InputError, unknown
 from fedskip.report.choices import FORMATS, SCORES
 
 SCORE = "mean_tail"
+TABLES = ("table", "compare", "reach")
 
 
 def report(
@@ -47,11 +48,7 @@ def report(
     if len(outs) > 1 and to is None:
         raise InputError("--to", "is missing", fix="say where to write the report of several studies")
     to = to or outs[0]
-    if [to.resolve()] != [out.resolve() for out in outs]:  # in its own folder, a study's report is its own
-        forms = [form for form, wanted in {"csv": csv, "tex": latex, "md": markdown}.items() if wanted]
-        tables = [f"{name}.{form}" for name in ("table", "compare", "reach") for form in forms]
-        for name in ("report.html", "figures", *tables):
-            refuse_existing("--to", to / name, force)
+    _refuse_taken(to, outs, {"csv": csv, "tex": latex, "md": markdown}, force)
     results, notes = together([Results.read(out) for out in outs])
     sheets = {"table": scored(results)}
     screen = console()
@@ -80,6 +77,14 @@ def report(
         if markdown:
             write_text(to / f"{name}.md", sheet.markdown())
     screen.print(f"\n{to / 'report.html'}", soft_wrap=True)
+
+
+def _refuse_taken(to: Path, outs: list[Path], forms: dict[str, bool], force: bool) -> None:
+    """Refuse to write over files; but in its own folder, the report of a study is its own."""
+    tables = [f"{name}.{form}" for name in TABLES for form, wanted in forms.items() if wanted]
+    if not force and [to.resolve()] != [out.resolve() for out in outs]:
+        for name in ("report.html", "figures", *tables):
+            refuse_existing("--to", to / name)
 
 
 def _target(text: str | None) -> float | str | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import typer
 from rich.console import Console
 
-from fedskip.cli.trouble import trouble
+from fedskip.cli.trouble import in_words, trouble
 from fedskip.records.checkpoint import found
 from fedskip.report import reach
 from fedskip.report.closing import closing
@@ -19,7 +19,7 @@ from fedskip.study import Interrupted, Study
 from fedskip.study.workers import ProcessEnded
 
 WIDTH = 120  # of tables where there is no terminal to fit
-LESS = " Where more cannot be had, begin anew with less at a time: --set rows=N, processes=1 or local.batch=N"
+LESS = "a new study needs less with --set rows=N (models side by side), processes=1 or a smaller local.batch"
 
 
 def console() -> Console:
@@ -58,24 +58,26 @@ def resumable(study: Study) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (OSError, MemoryError, RuntimeError) as error:
-        ended = f"{error}; was there enough memory?" if isinstance(error, ProcessEnded) else trouble(error)
-        if ended is None:
+        killed = (
+            (f"{error}; perhaps the memory ran out", "free some") if isinstance(error, ProcessEnded) else None
+        )
+        known = killed or trouble(error)
+        if known is None:
             raise
-        fix = LESS if "memory" in ended else ""
-        typer.secho(f"error: {ended} {kept(study)}{fix}", fg="red", err=True)
+        (what, fix), (safe, command) = known, kept(study)
+        words = [what, safe, *([LESS] if "memory" in what else ()), f"{fix}, then {command}"]
+        typer.secho(f"error: {in_words(*words)}", fg="red", err=True)
         raise typer.Exit(1) from None
 
 
-def kept(study: Study) -> str:
-    """What of a study that failed is safe, and the command that goes on."""
+def kept(study: Study) -> tuple[str, str]:
+    """What of a study that failed is safe, and how to go on."""
     if not os.path.exists(study.out / "study.yaml"):
-        return f"Nothing of the study is in {study.out}: run it again."
+        return f"nothing of the study is in {study.out}", "run it again"
     rounds = []
-    for setting in study.spec.settings:
+    for name in [setting.name for setting in study.spec.settings]:
         with suppress(OSError):
-            rounds += [
-                f"{setting.name} up to round {round}"
-                for round, _ in found(study.out / "checkpoints", setting.name)[-1:]
-            ]
-    safe = f"Kept: {', '.join(rounds)}" if rounds else "There is no checkpoint yet"
-    return f"{safe}. Then go on with: fedskip resume {study.out}"
+            last = found(study.out / "checkpoints", name)[-1:]
+            rounds += [f"{name} up to round {round}" for round, _ in last]
+    safe = f"kept: {', '.join(rounds)}" if rounds else "there is no checkpoint yet"
+    return safe, f"go on with: fedskip resume {study.out}"

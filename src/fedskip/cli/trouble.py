@@ -33,20 +33,26 @@ REASONS: dict[int, tuple[str, str]] = {  # by the system's number: what is the m
     errno.EBUSY: ("is in use", "wait until it is not"),
 }
 # what torch says, of the CPU and of GPUs
-MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory", re.I)
+MEMORY = re.compile(
+    "can(?:'t|not) allocate memory|not enough memory|out of memory|bad_alloc|_ALLOC_FAILED", re.I
+)
 
 
-def trouble(error: BaseException) -> str | None:
-    """One line about an error that is the machine's; None for one that is not."""
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and MEMORY.search(str(error))):
-        return "The memory ran out" + _wanted(str(error)) + "."
+def trouble(error: BaseException) -> tuple[str, str] | None:
+    """What is the matter, and what helps, with an error that is the machine's; None for one that is not."""
+    said = str(error)
+    full = error.errno == errno.ENOMEM if isinstance(error, OSError) else bool(MEMORY.search(said))
+    if full or isinstance(error, MemoryError):
+        return f"the memory ran out{_wanted(said)}", "free some, or use a machine that has more"
     if not isinstance(error, OSError):
         return None
-    if error.errno == errno.ENOMEM:
-        return "The memory ran out."
-    rule, fix = REASONS.get(error.errno or 0, (f"failed: {error.strerror or error}", ""))
-    what = error.filename if error.filename is not None else "A file"
-    return f"{what!s} {rule}." + (f" {fix[0].upper()}{fix[1:]}." if fix else "")
+    rule, fix = REASONS.get(error.errno or 0, (f"failed: {error.strerror or error}", "see to that"))
+    return f"{'a file' if error.filename is None else error.filename} {rule}", fix
+
+
+def in_words(what: str, *more: str) -> str:
+    """Sentences in one line, without the last full stop: they may end in a command."""
+    return ". ".join([what, *(text[0].upper() + text[1:] for text in more)])
 
 
 def _wanted(text: str) -> str:

@@ -90,6 +90,7 @@ class Study:
         self.folder.refuse_taken(plain(self.spec, settings))  # before anything is written there
         with locked(self.out):
             self.folder.refuse_taken(plain(self.spec, settings))
+            self.folder.clear()
             self.folder.write(dump(self.spec, settings), {})
             return self._play(prepared, progress or Progress(), audience)
 
@@ -112,6 +113,7 @@ class Study:
         if not self.folder.file.exists():
             raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
         with locked(self.out):
+            self.folder.refuse_blocked()
             if not anyway:
                 self.folder.refuse_edited()
             self._take_rounds(rounds)
@@ -232,7 +234,8 @@ class Study:
         try:
             write_report(results)
         except Exception as error:  # what was trained is not lost to a picture that cannot be drawn
-            log.warning("report.html was not written (%s: %s)", type(error).__name__, error)
+            why = f"{type(error).__name__}: {error}"
+            log.warning("report.html was not written (%s); try: fedskip report %s", why, self.out)
         return results
 
     def _session(
