@@ -33,8 +33,9 @@ def judged(ended, point):
         )
     one_line = ended.err.startswith("error: ") and ended.err.count("\n") == 1
     goes_on = "fedskip resume out" in ended.err or "run it again" in ended.err
-    file = re.sub(r"/\.(.+?)\.\d+\.part$", r"/\1", point.split()[1])
-    return FINE if one_line and goes_on and f"out{file[4:]}" in ended.err else "unclear"
+    file = re.sub(r"/\.(.+)\.\d+\.part$", r"/\1", point.split()[1])  # as it is called when it is whole
+    file = re.sub(r"[0-9a-f]{16}\.safetensors$", "", file)  # which holds the time
+    return FINE if one_line and goes_on and file.removeprefix("/") in ended.err else "unclear"
 
 
 def refuse(study, record_property, *, chosen):

@@ -45,10 +45,7 @@ def report(
 
     if figures not in FORMATS:
         raise unknown("--figures", figures, FORMATS)
-    if len(outs) > 1 and to is None:
-        raise InputError("--to", "is missing", fix="say where to write the report of several studies")
-    to = to or outs[0]
-    _refuse_taken(to, outs, {"csv": csv, "tex": latex, "md": markdown}, force)
+    to = _place(to, outs, {"csv": csv, "tex": latex, "md": markdown}, force)
     results, notes = together([Results.read(out) for out in outs])
     sheets = {"table": scored(results)}
     screen = console()
@@ -79,12 +76,18 @@ def report(
     screen.print(f"\n{to / 'report.html'}", soft_wrap=True)
 
 
-def _refuse_taken(to: Path, outs: list[Path], forms: dict[str, bool], force: bool) -> None:
-    """Refuse to write over files; but in its own folder, the report of a study is its own."""
-    tables = [f"{name}.{form}" for name in TABLES for form, wanted in forms.items() if wanted]
+def _place(to: Path | None, outs: list[Path], forms: dict[str, bool], force: bool) -> Path:
+    """Where to write; refuses files that are there, but a study's own folder is its report's, too."""
+    if len(outs) > 1 and to is None:
+        raise InputError("--to", "is missing", fix="say where to write the report of several studies")
+    to, tables = (
+        to or outs[0],
+        [f"{name}.{form}" for name in TABLES for form, asked in forms.items() if asked],
+    )
     if not force and [to.resolve()] != [out.resolve() for out in outs]:
         for name in ("report.html", "figures", *tables):
             refuse_existing("--to", to / name)
+    return to
 
 
 def _target(text: str | None) -> float | str | None:
