@@ -10,11 +10,11 @@ import pytest
 from faults.player import FINE
 from faults.points import LONGER, RESUME, RUN, TWO, World, promised, seen
 
-SAMPLE = 64  # of so many points one is tried in every run of the tests
+SAMPLE = 96  # of so many points one is tried in every run of the tests
 # name -> the keys that the study has besides, the command that was run before it, and the one that dies
 STUDIES = {
     "run": ({}, None, RUN),
-    "two settings": ({"settings": TWO}, None, RUN),
+    "two settings": ({"settings": TWO, "engine": "loop"}, None, RUN),
     "made longer": ({"engine": "loop"}, RUN, LONGER),
 }
 

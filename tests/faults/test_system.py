@@ -8,7 +8,7 @@ import pytest
 from faults.player import FINE
 from faults.points import RESUME, RUN, World, promised, seen
 
-SAMPLE = 64  # of so many faults one is tried in every run of the tests
+SAMPLE = 256  # of so many faults one is tried in every run of the tests
 ERRORS = ("ENOSPC", "EIO", "EDQUOT", "EROFS", "EACCES", "EMFILE", "ESTALE", "EPERM")
 
 
@@ -44,7 +44,7 @@ def refuse(study, record_property, *, chosen):
     for number, point in enumerate(points, 1):
         for error in ERRORS:
             key = zlib.crc32(f"{error} {number}".encode())
-            if (key % SAMPLE == 0) != chosen or (not chosen and key % 4):
+            if (key % SAMPLE == 0) != chosen or (not chosen and key % 8):
                 continue
             folder = world.fresh()
             ended = world.do(folder, *RUN, fault={"at": number, "how": "keep failing", "error": error})

@@ -290,7 +290,7 @@ def stop_at_checkpoint() -> Iterator[threading.Event]:
 
     def restore() -> None:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not Python's
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
