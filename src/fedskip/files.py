@@ -18,6 +18,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 NOT_THERE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # of locks and syncs
+HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}  # what systems say of a lock that another process has
 log = logging.getLogger(__name__)
 
 
@@ -117,9 +118,9 @@ def _lock(handle: int, folder: Path, *, wait: bool) -> bool:
         return True
     try:
         fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # which some systems say of a lock that another one has
-        return False
     except OSError as error:
+        if error.errno in HELD:
+            return False
         if error.errno not in NOT_THERE:
             raise
         log.warning(

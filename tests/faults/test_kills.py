@@ -29,7 +29,7 @@ def chain(killed, rng):
     folder, kills = world.fresh(), 0
     for _ in range(rng.randint(1, KILLS)):
         begun = (folder / "out" / "study.yaml").exists()
-        ended = world.do(folder, *(RESUME if begun else RUN), limit=rng.uniform(0.05, 1.1) * seconds)
+        ended = world.do(folder, *(RESUME if begun else RUN), limit=rng.uniform(0.05, 0.95) * seconds)
         kills += ended.code is None
         if ended.code is not None:
             assert ended.code == 0, ended.err

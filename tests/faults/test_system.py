@@ -42,7 +42,7 @@ def refuse(study, record_property, *, chosen):
     world, points, undisturbed = study
     ends = []
     for number, point in enumerate(points, 1):
-        for error in ERRORS:
+        for error in ERRORS if not point.startswith("flock") else ():  # of locks, EACCES means another thing
             key = zlib.crc32(f"{error} {number}".encode())
             if (key % SAMPLE == 0) != chosen or (not chosen and key % 8):
                 continue
