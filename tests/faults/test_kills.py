@@ -12,20 +12,21 @@ from faults.player import FINE
 from faults.points import RESUME, RUN, World, promised, seen
 
 KILLS = 5  # in a chain, at most
+MANY = {1: 400, 2: 100}  # kills of studies, by the number of their processes
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["here", "apart"])
+@pytest.fixture(scope="module", params=MANY, ids=["here", "apart"])
 def killed(request, preloaded, tmp_path_factory):
-    """A study, how long it takes, and what comes out if nobody kills it."""
+    """A study, how long it takes, what comes out if nobody kills it, and how many kills are many."""
     world = World(preloaded, tmp_path_factory.mktemp("kills"), processes=str(request.param))
     folder, began = world.fresh(), time.monotonic()
     world.fine(folder, *RUN)
-    return world, time.monotonic() - began, promised(folder / "out")
+    return world, time.monotonic() - began, promised(folder / "out"), MANY[request.param]
 
 
 def chain(killed, rng):
     """Kill a study a few times, then let it end; how often it was killed, and what is not the same."""
-    world, seconds, undisturbed = killed
+    world, seconds, undisturbed, _ = killed
     folder, kills = world.fresh(), 0
     for _ in range(rng.randint(1, KILLS)):
         begun = (folder / "out" / "study.yaml").exists()
@@ -54,7 +55,7 @@ def test_some_kills(killed, record_property):
 
 @pytest.mark.slow
 def test_many_kills(killed, record_property):
-    kill(killed, record_property, 250, seed=1)
+    kill(killed, record_property, killed[-1], seed=1)
 
 
 # --- commands that write one thing ---------------------------------------------------------------------
