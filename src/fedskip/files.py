@@ -1,6 +1,9 @@
 """Files that are either there whole or not at all, and a folder that only one process works in."""
 
+import contextlib
+import errno
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -14,6 +17,22 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+NOT_THERE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # of locks and syncs
+HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}  # what systems say of a lock that another process has
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Inside, what the system reports is about this file, which it does not always say."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        if error.filename2 is not None:
+            del error.filename2  # of a rename
+        raise
+
 
 LONGEST = 160  # bytes of a name, to which endings are added; most file systems take 255
 
@@ -22,16 +41,24 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write to a temporary name, to the disk, then rename: a kill leaves the old file or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with naming(path):
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                partial.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def refuse_existing(field: str, path: Path, force: bool = False) -> None:
+    """Refuse to write over what is there, unless told to."""
+    if os.path.lexists(path) and not force:
+        raise InputError(field, "exists already", str(path), "choose another name, or add --force")
 
 
 def clear_parts(folder: Path) -> None:
@@ -51,6 +78,9 @@ def sync_folder(folder: Path) -> None:
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            if error.errno not in NOT_THERE:
+                raise
         finally:
             os.close(handle)
 
@@ -60,32 +90,46 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold a folder. The system lets go when the process ends, however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+        handle = file.fileno()
+        with naming(folder / ".lock"):
+            if not _lock(handle, folder, wait=False):
                 file.seek(0)
                 rule = f"is in use by another process ({file.read().strip() or 'unknown'})"
-                fix = "wait for it, or choose another --out"
-                raise InputError("out", rule, str(folder), fix) from None
-        file.seek(0)
-        file.truncate()
-        file.write(f"pid {os.getpid()}")
-        file.flush()
+                raise InputError("out", rule, str(folder), "wait for it, or choose another --out")
+            os.ftruncate(handle, 0)
+            os.write(handle, f"pid {os.getpid()}".encode())
         try:
             yield
         finally:
             if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_UN)  # said aloud: a forked process may still hold the file
+                with contextlib.suppress(OSError):
+                    fcntl.flock(handle, fcntl.LOCK_UN)  # said aloud: a forked process may still hold the file
 
 
 @contextmanager
 def waited_for(folder: Path) -> Iterator[None]:
     """Hold a folder; wait for a process that holds it now."""
     with (folder / ".lock").open("a") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with naming(folder / ".lock"):
+            _lock(file.fileno(), folder, wait=True)
         yield
+
+
+def _lock(handle: int, folder: Path, *, wait: bool) -> bool:
+    """Whether the lock was had. Where the file system has no locks, that is said, and nothing is held."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in HELD:
+            return False
+        if error.errno not in NOT_THERE:
+            raise
+        log.warning(
+            "%s cannot be locked (%s): see to it that no other process works there", folder, error.strerror
+        )
+    return True
 
 
 def fitting(name: str) -> str:

@@ -31,10 +31,10 @@ def test_the_page_follows_what_is_asked_for(quickstart, tmp_path):
 
 def test_a_target(quickstart, tmp_path):
     for target, words in (("0.2", "To reach 20.00 %"), ("fedskip(period=2)", "To reach FedSkip-2's best")):
-        code, shown, _ = call("report", quickstart[0], "--to", tmp_path, "--target", target)
+        code, shown, _ = call("report", quickstart[0], "--to", tmp_path, "--target", target, "--force")
         assert (code, words in shown) == (0, True)
         assert f"<h2>{html.escape(words)}</h2>" in (tmp_path / "report.html").read_text()
-    code, _, said = call("report", quickstart[0], "--to", tmp_path, "--target", "fedavq")
+    code, _, said = call("report", quickstart[0], "--to", tmp_path, "--target", "fedavq", "--force")
     assert (code, said) == (2, "error: target is not known, got 'fedavq'. Did you mean 'FedAvg'?\n")
 
 
@@ -44,7 +44,7 @@ def test_a_study_of_which_every_run_diverged_has_a_report(quickstart, tmp_path):
     code, shown, _ = call("report", out, "--csv", "--to", tmp_path / "to")
     assert (code, "1 of 1" in shown) == (0, True)
     assert "Runs that diverged" in (tmp_path / "to" / "report.html").read_text()
-    code, _, said = call("report", out, "--baseline", "fedavg", "--to", tmp_path / "to")
+    code, _, said = call("report", out, "--baseline", "fedavg", "--to", tmp_path / "to", "--force")
     assert (code, said.startswith("error: score was not measured in this study")) == (2, True)
 
 

@@ -1,12 +1,14 @@
 """`fedskip run` and `resume`: what they write, what they say, how they end."""
 
 import csv
+import os
 import re
 import shutil
 import signal
 import subprocess
 import time
 
+import pytest
 import yaml
 
 from fedskip.study.workers import ProcessEnded
@@ -100,15 +102,17 @@ def test_resume_passes_on_how_to_go_on(quickstart, monkeypatch):
     assert asked == [{"rounds": 4, "anyway": True, "trackers": []}]
 
 
-def test_ctrl_c_stops_at_a_checkpoint_and_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_at_a_checkpoint_and_the_way_on_is_said(number, tmp_path):
     out = tmp_path / "long"
     command = [FEDSKIP, "run", "--methods", "fedavg", *SMALL, "--set", "settings=", "--out", str(out)]
     command += ["--rounds", "100000", "--set", "checkpoint_every=5"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, start_new_session=True) as process:
         deadline = time.monotonic() + 60
         while not list(out.glob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, number)  # as terminals and queues do: training processes get it, too
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == f"Stopped at a checkpoint. Go on with: fedskip resume {out}\n"
@@ -122,7 +126,16 @@ def test_a_lost_process_is_one_line_and_how_to_go_on(tmp_path, monkeypatch):
     code, _, said = call("run", "--methods", "fedavg", *SMALL, "--out", "lost")
     assert code == 1
     assert said.splitlines()[-1].startswith("error: a training process ended with code -9")
-    assert "fedskip resume lost" in said
+    assert said.endswith("then go on with: fedskip resume lost\n")
+
+
+def test_a_kill_before_the_page_is_made_up_for(quickstart, tmp_path):
+    out = shutil.copytree(quickstart[0], tmp_path / "late")
+    (out / "report.html").unlink()
+    (out / ".report.html.123.part").write_text("half")
+    assert call("resume", out)[0] == 0
+    assert (out / "report.html").exists()
+    assert not list(out.glob(".*.part"))
 
 
 TRACKER = """

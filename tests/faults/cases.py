@@ -13,6 +13,7 @@ A file in corpus/ is a list of cases:
       expect: refused                  # or works
       says: [partition.beta, "> 0"]    # what the refusal must mention
       env: {HOME: null}                # variables that are set or, with null, not
+      fault: {calls: write, part: history.csv, at: 2, how: fail, error: ENOSPC}  # see `_arm` in player.py
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Case:
     expect: str = "refused"
     says: tuple[str, ...] = ()
     env: Mapping[str, str | None] = field(default_factory=dict)
+    fault: Mapping[str, Any] | None = None  # what the system does to it, by faults.c
 
     def __post_init__(self) -> None:
         assert self.expect in ("refused", "works"), f"{self}: expect is refused or works"

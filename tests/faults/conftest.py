@@ -11,12 +11,21 @@ import pytest
 
 from faults.given import GIVEN
 from faults.player import KINDS, Player
+from faults.points import library
 
 
 @pytest.fixture(scope="session")
 def player() -> Iterator[Player]:
     """A process that plays cases."""
     one = Player()
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
+    """One whose cases may have a `fault`."""
+    one = Player(library(tmp_path_factory.mktemp("library")))
     yield one
     one.close()
 

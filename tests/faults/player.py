@@ -6,7 +6,11 @@ Forking saves the seconds that an import of torch takes. The child's memory is l
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
+import gc
 import hashlib
+import io
 import json
 import os
 import resource
@@ -14,9 +18,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +47,7 @@ class Ended:
     out: str
     err: str
     lost: list[str]  # files of before that are gone or changed
+    points: list[str] = field(default_factory=list)  # the calls that `fault` counted, and their paths
 
     def kind(self, expect: str, says: tuple[str, ...]) -> str:
         """What is to be said of it."""
@@ -63,12 +69,21 @@ class Ended:
 class Player:
     """The process that forks; `play` may be called many times."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__)), "serve"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, preload: Path | None = None) -> None:
+        """`preload`: faults.c as a library, for cases that have a `fault`."""
+        command, env = [sys.executable, str(Path(__file__)), "serve"], dict(os.environ)
+        if preload is not None:
+            env |= {"LD_PRELOAD": str(preload), "OMP_NUM_THREADS": "1"}
+            command.append("warm")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
 
     def play(self, folder: Path, **what: Any) -> Ended:
-        """Run `fedskip` (arguments) or `python` (code) in a folder; `before` it, code that is not judged."""
+        """Run `fedskip` (arguments) or `python` (code) in a folder; `before` it, code that is not judged.
+
+        `fault`: what `_arm` takes. `limit`: seconds after which it is killed.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"folder": str(folder), **what}) + "\n")
@@ -83,21 +98,40 @@ class Player:
         self._process.wait()
 
 
-def serve() -> None:
-    """Answer one line of JSON with another, until there are no more."""
+def serve(warm: bool = False) -> None:
+    """Answer one line of JSON with another, until there are no more.
+
+    `warm`: run a study first, in one thread, so that children find all that it needs ready.
+    """
+    # ruff: noqa: F401
+    import matplotlib.backends.backend_svg
+    import torch._dynamo
+
     import fedskip.bench.measure
     import fedskip.cli
     import fedskip.cli.screen
     import fedskip.paper.computed
     import fedskip.report.plot
-    import fedskip.study  # noqa: F401
+    import fedskip.study
 
+    if warm:
+        _warm_up()
+    gc.freeze()  # children need not look through what was there before
     for line in sys.stdin:
         try:
             answer = asdict(_play(**json.loads(line)))
         except Exception:  # of the case itself: its `before`, say
             answer = {"broken": traceback.format_exc()}
         print(json.dumps(answer), flush=True)
+
+
+def _warm_up() -> None:
+    from faults.given import study
+
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        study(Path(name))
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            _run(["run", "study.yaml", "--out", "out"], None)
 
 
 def _play(folder: str, before: str = "", limit: float = LIMIT, **what: Any) -> Ended:
@@ -109,7 +143,7 @@ def _play(folder: str, before: str = "", limit: float = LIMIT, **what: Any) -> E
     ended = _forked(home, limit=limit, **what)
     now = _digests(home)
     lost = [name for name, content in was.items() if now.get(name) != content]
-    return Ended(ended.code, ended.out, ended.err, lost)
+    return replace(ended, lost=lost)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -125,13 +159,14 @@ def _forked(
     fedskip: list[str] | None = None,
     python: str | None = None,
     env: dict[str, str | None] | None = None,
+    fault: dict[str, Any] | None = None,
 ) -> Ended:
     logs = folder.parent / f"{folder.name}.logs"
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir()
     child = os.fork()
     if child == 0:
-        _child(folder, logs, fedskip, python, env or {})
+        _child(folder, logs, fedskip, python, env or {}, fault)
     end, status = time.monotonic() + limit, None
     while status is None and time.monotonic() < end:
         pid, ended = os.waitpid(child, os.WNOHANG)
@@ -142,11 +177,17 @@ def _forked(
     if status is None:
         os.waitpid(child, 0)
     texts = [(logs / name).read_text(errors="replace") for name in ("out", "err")]
-    return Ended(status, texts[0], texts[1], [])
+    noted = (logs / "points").read_text().splitlines() if fault is not None else []
+    return Ended(status, texts[0], texts[1], [], noted)
 
 
 def _child(
-    folder: Path, logs: Path, fedskip: list[str] | None, python: str | None, env: dict[str, str | None]
+    folder: Path,
+    logs: Path,
+    fedskip: list[str] | None,
+    python: str | None,
+    env: dict[str, str | None],
+    fault: dict[str, Any] | None,
 ) -> None:
     """What the child does; it never returns."""
     code = 1
@@ -166,6 +207,8 @@ def _child(
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        if fault is not None:
+            _arm(folder, logs, **fault)
         code = _run(fedskip, python)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -177,6 +220,22 @@ def _child(
         with contextlib.suppress(BaseException):
             sys.stderr.flush()
         os._exit(code)
+
+
+def _arm(
+    folder: Path,
+    logs: Path,
+    at: int = 0,
+    how: str = "count",
+    error: str = "EIO",
+    calls: str = "",
+    part: str = "",
+) -> None:
+    """Let something happen at the n-th call that changes files in the folder: see faults.c."""
+    ways = ("count", "kill", "tear", "fail", "keep failing")
+    texts = [str(text).encode() for text in (folder, calls, part, logs / "points")]
+    arm = ctypes.CDLL(None).faults_arm
+    arm(*texts[:3], ctypes.c_long(at), ways.index(how), getattr(errno, error), texts[3])
 
 
 def _run(fedskip: list[str] | None, python: str | None) -> int:
@@ -204,4 +263,4 @@ def _run(fedskip: list[str] | None, python: str | None) -> int:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))  # tests/
-    serve()
+    serve("warm" in sys.argv)

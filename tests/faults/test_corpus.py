@@ -19,16 +19,16 @@ def params() -> list:
 
 
 @pytest.mark.parametrize("case", params())
-def test_ends_well(case, player, lay, tmp_path, record_property):
+def test_ends_well(case, request, lay, tmp_path, record_property):
     folder = tmp_path / "here"
     folder.mkdir()
     lay(case.given, folder)
     for name, text in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text.encode())
-    ended = player.play(
-        folder, before=case.before, fedskip=case.command, python=case.python, env=dict(case.env)
-    )
+    player = request.getfixturevalue("player" if case.fault is None else "preloaded")
+    played = {"fedskip": case.command, "python": case.python, "env": dict(case.env), "fault": case.fault}
+    ended = player.play(folder, before=case.before, **played)
     kind = ended.kind(case.expect, case.says)
     record_property("area", case.area)
     record_property("fault", kind)

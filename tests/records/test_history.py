@@ -9,8 +9,8 @@ from fedskip.records.table import Row, Table
 
 
 def rows(*rounds: int, setting: str = "a") -> list[Row]:
-    return [dict.fromkeys(HISTORY) | {"setting": setting, "run": f"{setting}.r", "round": r, "seconds": 0.5 * r}
-            for r in rounds]  # fmt: skip
+    about = dict.fromkeys(HISTORY) | {"setting": setting, "run": f"{setting}.r"}
+    return [about | {"round": r, "seconds": 0.5 * r} for r in rounds]
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_a_picture_that_cannot_be_drawn_loses_no_study(tmp_path, monkeypatch, ca
     made = study(tmp_path / "s", methods="fedavg", rounds=1, seeds=1)
     made.run()
     assert made.is_finished()
-    assert "report.html was not written (RuntimeError: no pencil)" in caplog.text
+    assert "report.html was not written (RuntimeError: no pencil); try: fedskip report" in caplog.text
 
 
 def test_studies_of_references_alone_and_of_metrics_that_are_not_defined(tmp_path):

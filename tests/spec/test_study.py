@@ -179,5 +179,5 @@ def test_a_setting_is_named_after_its_file(file: str, name: str) -> None:
 
 
 def test_names_are_not_too_long_for_files() -> None:
-    with pytest.raises(InputError, match=r"name must have at most 100 characters \(bytes of UTF-8\): it names files"):
+    with pytest.raises(InputError, match=r"name must have at most 100 characters \(bytes of UTF-8\)"):
         build(Tree({"data": "synthetic", "methods": "fedavg", "settings": [{"name": "a" * 101}]}))

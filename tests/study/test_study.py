@@ -146,21 +146,23 @@ def test_extension(tmp_path: Path) -> None:
 
 
 class Presses(Progress):
-    """Presses Ctrl-C once, when the first row of a round is recorded."""
+    """Presses Ctrl-C once, or sends another signal, when the first row of a round is recorded."""
 
-    def __init__(self, round: int) -> None:
-        self.round, self.pressed = round, False
+    def __init__(self, round: int, number: int = signal.SIGINT) -> None:
+        self.round, self.number, self.pressed = round, number, False
 
     def recorded(self, rows: list[Row]) -> None:
         if not self.pressed and any(row["round"] == self.round for row in rows):
             self.pressed = True
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(self.number)
 
 
-def test_interrupt_stops_at_a_checkpoint(tmp_path: Path) -> None:
-    made = study(tmp_path / "out", checkpoint_every=2)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])  # queues of clusters send the second
+def test_interrupt_stops_at_a_checkpoint(tmp_path: Path, number: int) -> None:
+    made, before = study(tmp_path / "out", checkpoint_every=2), signal.getsignal(number)
     with pytest.raises(Interrupted):
-        made.run(Presses(1))
+        made.run(Presses(1, number))
+    assert signal.getsignal(number) == before
     assert found(made.out / "checkpoints", "toy")[-1][0] == 2
     made.resume()
     study(tmp_path / "whole", checkpoint_every=2).run()

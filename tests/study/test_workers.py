@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -39,6 +41,23 @@ def test_a_process_answers_and_ends() -> None:
     worker.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_stopping_is_the_parents_business() -> None:
+    worker = Worker(lambda tell: lambda question: os.getpid())
+    worker.ask(0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(answer(worker), number)
+        worker.ask(0)
+    assert answer(worker)
+    worker.close()
+
+
+def test_one_that_nobody_closes_does_not_keep_the_end_waiting() -> None:
+    code = (
+        "from fedskip.study.workers import Worker; one = Worker(lambda tell: id); one.ask(0); one.receive()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_errors_travel() -> None:

@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 
 from fedskip.cli import data, paper, studies
 from fedskip.cli.report import report, watch
-from fedskip.files import write_bytes
+from fedskip.cli.trouble import in_words, trouble
+from fedskip.files import refuse_existing, write_bytes
 from fedskip.input.errors import InputError
 from fedskip.version import __version__
 
@@ -27,8 +28,12 @@ class Commands(TyperGroup):
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
-        except (InputError, OSError) as error:
-            typer.secho(f"error: {error}", fg="red", err=True)
+        except (InputError, OSError, MemoryError, RuntimeError) as error:
+            known = trouble(error)
+            if known is None and not isinstance(error, InputError):
+                raise
+            message = str(error) if known is None else f"{in_words(*known)}."
+            typer.secho(f"error: {message}", fg="red", err=True)
             raise typer.Exit(2) from None
 
 
@@ -127,8 +132,7 @@ def export(
 
     if out.is_dir() or out.suffix not in (".pt", ".pth"):
         raise InputError("OUT", "must be a file for torch, such as model.pt", str(out))
-    if out.exists() and not force:
-        raise InputError("OUT", "exists already", str(out), "choose another name, or add --force")
+    refuse_existing("OUT", out, force)
     state, about = read_state(model)
     if about.get("model"):
         state = load(model).state_dict()  # with BatchNorm's counters, which a study leaves out

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedskip.input.errors import InputError
+
 app = typer.Typer(no_args_is_help=True, help="Data sets: list, get, show, import.")
 
 Name = Annotated[str, typer.Argument(help="cifar10, cifar100, shakespeare or femnist")]
@@ -38,11 +40,18 @@ def get(name: Name) -> None:
 
 
 @app.command("import")
-def import_(name: Name, path: Annotated[Path, typer.Argument(help="the official file or folder")]) -> None:
+def import_(
+    name: Name,
+    path: Annotated[Path, typer.Argument(help="the official file or folder")],
+    force: Annotated[bool, typer.Option("--force", help="also in place of what is in the cache")] = False,
+) -> None:
     """Take a data set from files that you have."""
     from fedskip.cli.datasets import stored
-    from fedskip.data import catalogue
+    from fedskip.data import cache, catalogue
 
+    if name in catalogue.from_files() and cache.has(name) and not force:
+        fix = "add --force to put these files in its place"
+        raise InputError("NAME", f"is in {cache.folder()} already", name, fix)
     catalogue.import_(name, path)
     typer.echo(stored(name))
 
@@ -59,14 +68,17 @@ def show(
     out: Annotated[
         Path | None, typer.Option(help="where to draw the class x client heat map: map.svg, .png or .pdf")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="also over a file that is there")] = False,
 ) -> None:
     """Clients, samples, classes and sizes of a data set, under any partition."""
     import numpy as np
 
-    from fedskip.cli.datasets import draw, setting_of
+    from fedskip.cli.datasets import draw, refuse_target, setting_of
     from fedskip.data.split import deal, pooled_test, split
     from fedskip.spec import assigned
 
+    if out is not None:
+        refuse_target(out, force)
     data, setting = setting_of(name, assigned(assignments or []))
     seed = setting.division_seed(0)
     train, test = split(data, seed)

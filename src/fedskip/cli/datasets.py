@@ -6,6 +6,7 @@ from pathlib import Path
 import typer
 
 from fedskip.data import Dataset, Partition, cache, catalogue, heatmap
+from fedskip.files import refuse_existing
 from fedskip.input.errors import InputError
 from fedskip.spec import Draft, Setting, Tree
 
@@ -34,6 +35,12 @@ def setting_of(name: str, given: Tree) -> tuple[Dataset, Setting]:
     fallback = {"partition.kind": "iid", "model.name": "none"}
     unused = {"cohort": 1, "methods": "fedavg", "rounds": 1}
     return data, draft.resolved(fallback | dict(data.defaults) | unused)
+
+
+def refuse_target(out: Path, force: bool) -> None:
+    """Refuse a file that cannot be drawn to, before anything is computed."""
+    heatmap.refuse_other_suffix(out)
+    refuse_existing("--out", out, force)
 
 
 def draw(data: Dataset, clients: Partition, out: Path, title: str) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fedskip.input.errors import InputError, unknown
 from fedskip.report.choices import SCORES
 
 app = typer.Typer(invoke_without_command=True, help="The paper's tables and figures: list, status.")
@@ -40,7 +41,6 @@ def status(
 ) -> None:
     """The paper's tables filled with what there is, beside the published numbers; OUT: by default runs/*."""
     from fedskip.cli.screen import console
-    from fedskip.input.errors import unknown
     from fedskip.paper.computed import table4
     from fedskip.paper.overview import found, tables
 
@@ -61,6 +61,8 @@ def compute(name: str, outs: list[Path] | None, to: Path | None) -> None:
     from fedskip.records.provenance import next_folder
 
     screen, to = console(), to or next_folder(name)
+    if to.is_dir() and any(to.iterdir()):
+        raise InputError("--out", "is not empty", str(to), "choose another folder")
     for part in COMPUTED[name].make(found(outs), to):
         screen.print(part)
     screen.print(f"\n{to}", soft_wrap=True)

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from fedskip.files import write_text
+from fedskip.files import refuse_existing, write_text
 from fedskip.input.errors import InputError, unknown
 from fedskip.report.choices import FORMATS, SCORES
 
 SCORE = "mean_tail"
+TABLES = ("table", "compare", "reach")
 
 
 def report(
@@ -30,6 +31,7 @@ def report(
     markdown: Annotated[bool, typer.Option("--markdown", help="Also write them as .md.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Also write them as .csv.")] = False,
     to: Annotated[Path | None, typer.Option(help="Where to write; one study: its own folder.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also over files that are there.")] = False,
 ) -> None:
     """Write report.html, figures and tables; works on unfinished studies, too."""
     from fedskip.cli.screen import console
@@ -43,10 +45,9 @@ def report(
 
     if figures not in FORMATS:
         raise unknown("--figures", figures, FORMATS)
-    if len(outs) > 1 and to is None:
-        raise InputError("--to", "is missing", fix="say where to write the report of several studies")
+    to = _place(to, outs, {"csv": csv, "tex": latex, "md": markdown}, force)
     results, notes = together([Results.read(out) for out in outs])
-    to, sheets = to or outs[0], {"table": scored(results)}
+    sheets = {"table": scored(results)}
     screen = console()
     screen.print(closing(results))
     asked = baseline is not None or score != SCORE
@@ -73,6 +74,20 @@ def report(
         if markdown:
             write_text(to / f"{name}.md", sheet.markdown())
     screen.print(f"\n{to / 'report.html'}", soft_wrap=True)
+
+
+def _place(to: Path | None, outs: list[Path], forms: dict[str, bool], force: bool) -> Path:
+    """Where to write; refuses files that are there, but a study's own folder is its report's, too."""
+    if len(outs) > 1 and to is None:
+        raise InputError("--to", "is missing", fix="say where to write the report of several studies")
+    to, tables = (
+        to or outs[0],
+        [f"{name}.{form}" for name in TABLES for form, asked in forms.items() if asked],
+    )
+    if not force and [to.resolve()] != [out.resolve() for out in outs]:
+        for name in ("report.html", "figures", *tables):
+            refuse_existing("--to", to / name)
+    return to
 
 
 def _target(text: str | None) -> float | str | None:

@@ -1,12 +1,15 @@
 """A study on the terminal: its progress, its table, and how to go on if it stops."""
 
+import os.path
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import typer
 from rich.console import Console
 
+from fedskip.cli.trouble import in_words, trouble
+from fedskip.records.checkpoint import found
 from fedskip.report import reach
 from fedskip.report.closing import closing
 from fedskip.report.live import Live
@@ -16,6 +19,7 @@ from fedskip.study import Interrupted, Study
 from fedskip.study.workers import ProcessEnded
 
 WIDTH = 120  # of tables where there is no terminal to fit
+LESS = "a new study needs less with --set rows=N (models side by side), processes=1 or a smaller local.batch"
 
 
 def console() -> Console:
@@ -37,7 +41,7 @@ def close(results: Results) -> None:
 
 @contextmanager
 def resumable(study: Study) -> Iterator[None]:
-    """Tells a user who stops the study how to go on."""
+    """Tells a user whose study stops what was kept, and how to go on."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stop:
@@ -51,7 +55,29 @@ def resumable(study: Study) -> Iterator[None]:
             message += f" with: fedskip resume {study.out}"
         typer.secho(message, fg="yellow", err=True)
         raise typer.Exit(130) from None
-    except ProcessEnded as error:
-        message = f"error: {error}; was there enough memory? Go on with: fedskip resume {study.out}"
-        typer.secho(message, fg="red", err=True)
+    except BrokenPipeError:
+        raise
+    except (OSError, MemoryError, RuntimeError) as error:
+        killed = (
+            (f"{error}; perhaps the memory ran out", "free some") if isinstance(error, ProcessEnded) else None
+        )
+        known = killed or trouble(error)
+        if known is None:
+            raise
+        (what, fix), (safe, command) = known, kept(study)
+        words = [what, safe, *([LESS] if "memory" in what else ()), f"{fix}, then {command}"]
+        typer.secho(f"error: {in_words(*words)}", fg="red", err=True)
         raise typer.Exit(1) from None
+
+
+def kept(study: Study) -> tuple[str, str]:
+    """What of a study that failed is safe, and how to go on."""
+    if not os.path.exists(study.out / "study.yaml"):
+        return f"nothing of the study is in {study.out}", "run it again"
+    rounds = []
+    for name in [setting.name for setting in study.spec.settings]:
+        with suppress(OSError):
+            last = found(study.out / "checkpoints", name)[-1:]
+            rounds += [f"{name} up to round {round}" for round, _ in last]
+    safe = f"kept: {', '.join(rounds)}" if rounds else "there is no checkpoint yet"
+    return safe, f"go on with: fedskip resume {study.out}"

@@ -83,6 +83,7 @@ def resume(
 ) -> None:
     """Go on with a study from its last checkpoint."""
     from fedskip.cli.screen import close, live, resumable
+    from fedskip.report.page import write_report
     from fedskip.report.trackers.audience import tracker
     from fedskip.study import Study
 
@@ -91,6 +92,9 @@ def resume(
     if rounds is None and not trackers and study.is_finished():
         typer.echo(f"{out} is finished; extend it with --rounds N")
         results = study.results()
+        if not (out / "report.html").exists():  # a kill came before it
+            study.folder.clear()
+            write_report(results)
     else:
         with resumable(study), live(study) as progress:
             results = study.resume(progress, rounds=rounds, anyway=anyway, trackers=trackers)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedskip.data.partitions import Partition
+from fedskip.files import write_bytes
 from fedskip.input.errors import InputError
 
 FORMATS = (".svg", ".png", ".pdf")
@@ -24,8 +25,7 @@ def draw(counts: np.ndarray, path: Path, title: str = "") -> None:
     """Draw counts (C, N) to a file whose ending says its format."""
     from matplotlib.figure import Figure  # half a second that only this needs
 
-    if path.suffix not in FORMATS:
-        raise InputError("--out", f"must end in {', '.join(FORMATS)}", str(path))
+    refuse_other_suffix(path)
     classes, clients = counts.shape
     figure = Figure(
         figsize=(max(4.0, min(12.0, 1.6 + 0.45 * clients)), max(3.0, min(8.0, 1.2 + 0.3 * classes)))
@@ -33,10 +33,12 @@ def draw(counts: np.ndarray, path: Path, title: str = "") -> None:
     paint(counts, figure.add_subplot(title=title))
     drawn = BytesIO()  # a figure that cannot be drawn leaves no file
     figure.savefig(drawn, format=path.suffix[1:], bbox_inches="tight", dpi=150)
-    try:
-        path.write_bytes(drawn.getvalue())
-    except OSError as error:
-        raise InputError("--out", f"cannot be written ({error.strerror})", str(path)) from error
+    write_bytes(path, drawn.getvalue())
+
+
+def refuse_other_suffix(path: Path) -> None:
+    if path.suffix not in FORMATS:
+        raise InputError("--out", f"must end in {', '.join(FORMATS)}", str(path))
 
 
 def paint(counts: np.ndarray, axes: Any) -> None:

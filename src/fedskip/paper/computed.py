@@ -99,7 +99,6 @@ def fig3(studies: Sequence[Results], out: Path) -> list[RenderableType]:
         clients = deal(dataset, train, 0, column.draft.keys["partition"], column.draft.keys["clients"])
         counts = heatmap.class_counts(clients, dataset.samples.labels(), dataset.classes or 0)
         file = out / f"fig3-{name}.svg"
-        file.parent.mkdir(parents=True, exist_ok=True)
         heatmap.draw(counts, file, column.name)
         rows = [
             {"class": k} | {f"client {i}": int(n) for i, n in enumerate(row)} for k, row in enumerate(counts)

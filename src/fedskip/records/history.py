@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskip.files import digest, write_bytes
+from fedskip.files import digest, naming, write_bytes
 from fedskip.records.table import Row, Table
 
 HISTORY = (
@@ -41,7 +41,7 @@ class HistoryFile:
             self._write()
             return
         lines = Table(HISTORY, rows).csv().split("\n", 1)[1].encode()
-        with self.path.open("ab") as file:
+        with naming(self.path), self.path.open("ab") as file:
             file.write(lines)
         self._size += len(lines)
 
@@ -49,7 +49,7 @@ class HistoryFile:
         """Make sure that the disk has it all, so that no checkpoint is ever ahead of its history."""
         if not self._is_ours():
             self._write()
-        with self.path.open("ab") as file:
+        with naming(self.path), self.path.open("ab") as file:
             os.fsync(file.fileno())
 
     def cut(self, setting: str, round: int, anew: Collection[str] = ()) -> None:

@@ -6,6 +6,7 @@ arithmetic, and the data in numbers. A study that resumes compares these with wh
 
 import itertools
 import json
+import os.path
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedskip.spec.setting import KEYS
 from fedskip.spec.study import RECORD
 
 Facts = dict[str, Any]
+PARTS = ("checkpoints", "models", "figures")  # folders in it
 
 
 class Folder:
@@ -110,9 +112,21 @@ class Folder:
             fix += "More rounds are had with --rounds"
             raise InputError(str(self.file), "was changed after the study began", fix=fix)
 
+    def refuse_blocked(self) -> None:
+        """Refuse to go on where a file, or a link to nothing, takes the place of a folder that is needed."""
+        for path in (self.path / part for part in PARTS):
+            if os.path.lexists(path) and not path.is_dir():
+                raise InputError(str(path), "must be a folder", fix="move away what is there, then resume")
+
+    def refuse_gone(self) -> None:
+        """Refuse to go on where somebody has taken the folder away while the study ran."""
+        if not self.file.exists():
+            fix = "bring the folder back and resume it, or begin again in another one"
+            raise InputError(str(self.file), "is gone: its folder was moved or deleted meanwhile", fix=fix)
+
     def clear(self) -> None:
         """Remove what a kill has left half written."""
-        for part in ("", "checkpoints", "models", "figures"):
+        for part in ("", *PARTS):
             clear_parts(self.path / part)
 
 

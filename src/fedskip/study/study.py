@@ -90,6 +90,7 @@ class Study:
         self.folder.refuse_taken(plain(self.spec, settings))  # before anything is written there
         with locked(self.out):
             self.folder.refuse_taken(plain(self.spec, settings))
+            self.folder.clear()
             self.folder.write(dump(self.spec, settings), {})
             return self._play(prepared, progress or Progress(), audience)
 
@@ -112,6 +113,7 @@ class Study:
         if not self.folder.file.exists():
             raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
         with locked(self.out):
+            self.folder.refuse_blocked()
             if not anyway:
                 self.folder.refuse_edited()
             self._take_rounds(rounds)
@@ -196,12 +198,14 @@ class Study:
                     session = self._session(one, settings, record, anyway)
                     with contextlib.closing(session):
                         session.restore(self.out / "checkpoints", anyway)
-                        (self.out / "summary.csv").unlink(missing_ok=True)  # with it a study is finished
+                        for name in ("summary.csv", "report.html"):  # with the first, a study is finished
+                            (self.out / name).unlink(missing_ok=True)
                         history.cut(one.setting.name, session.round, session.new)
                         progress.setting(session.course(), history.table.where(setting=one.setting.name))
                         for round in session.train(
                             self.out / "checkpoints", history, Heard(progress, audience)
                         ):
+                            self.folder.refuse_gone()
                             progress.checkpoint(round)
                             if stop.is_set() and (prepared or round < one.setting.rounds):
                                 raise Interrupted
@@ -233,7 +237,8 @@ class Study:
         try:
             write_report(results)
         except Exception as error:  # what was trained is not lost to a picture that cannot be drawn
-            log.warning("report.html was not written (%s: %s)", type(error).__name__, error)
+            why = f"{type(error).__name__}: {error}"
+            log.warning("report.html was not written (%s); try: fedskip report %s", why, self.out)
         return results
 
     def _session(
@@ -275,19 +280,24 @@ class Heard(Progress):
 
 @contextlib.contextmanager
 def stop_at_checkpoint() -> Iterator[threading.Event]:
-    """Inside, the first Ctrl-C only sets the event; a second one stops at once."""
+    """Inside, the first Ctrl-C or SIGTERM only sets the event; the next one stops at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
-    def note(*_: Any) -> None:
+    def note(number: int, _: Any) -> None:
         stop.set()
-        signal.signal(signal.SIGINT, before)
-        print("\nStopping at the next checkpoint; press Ctrl-C again to stop at once.", flush=True)
+        restore()
+        again = "press Ctrl-C" if number == signal.SIGINT else "send it"
+        print(f"\nStopping at the next checkpoint; {again} again to stop at once.", flush=True)
 
-    before = signal.signal(signal.SIGINT, note)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not Python's
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()

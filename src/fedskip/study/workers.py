@@ -1,5 +1,6 @@
 """Processes that answer questions: on a CPU, Python's lock keeps threads from sharing small steps."""
 
+import atexit
 import ctypes
 import multiprocessing
 import os
@@ -46,6 +47,7 @@ class Worker:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         there.close()
+        atexit.register(self.close)  # before multiprocessing asks it to end, and waits: it would not hear
 
     def ask(self, question: Any) -> None:
         try:
@@ -66,6 +68,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process, also in the middle of a question."""
+        atexit.unregister(self.close)
         self._process.kill()
         self._process.join()
 
@@ -91,7 +94,8 @@ def answers(
 
 def _serve(prepare: Callable[[Tell], Respond], there: Connection, here: Connection, parent: int) -> None:
     here.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping is the parent's business
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # stopping is the parent's business
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed study leaves nobody behind
     if os.getppid() != parent:
         return
