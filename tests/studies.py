@@ -155,7 +155,7 @@ def curve(method: str, seed: int, scores: Mapping[int, float], *, setting: str =
     return [
         about
         | {"round": r, "merges": i, "bytes_down": 100 * r, "bytes_up": 10 * r}
-        | {"test_accuracy": s, "train_loss": s, "drift_mean": s, "seconds": 1.0}
+        | {"test_accuracy": s, "val_accuracy": None, "train_loss": s, "drift_mean": s, "seconds": 1.0}
         for i, (r, s) in enumerate(scores.items(), 1)
     ]
 

@@ -4,7 +4,8 @@
     python docs/results/write.py --check  # says whether the pages are up to date, and changes nothing
 
 A table stands between `<!-- numbers: NAME -->` and `<!-- /numbers -->`. NAME is a column of the paper, such
-as `table2/cifar10-beta0.5`, or `gains`. Pictures are drawn, too, and not checked.
+as `table2/cifar10-beta0.5`, that column in Table IV as `table4:table2/cifar10-beta0.5`, or a name of
+`written`. Pictures are drawn, too, and not checked.
 """
 
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
 from fedskip.paper.columns import races, settings
-from fedskip.paper.computed import of_column
+from fedskip.paper.table4 import target_sheet
 from fedskip.report.canvas import drawn
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
@@ -43,6 +44,8 @@ def written(text: str, kept: list[Results]) -> str:
     }
     for name, column in settings().items():
         sheets[name] = lambda column=column: column_sheet(column, kept)
+    for name in races():
+        sheets[f"table4:{name}"] = lambda name=name: target_sheet(name, kept)
     return BLOCK.sub(lambda found: f"{found[1]}{sheets[found[2]]().markdown()}{found[3]}", text)
 
 
@@ -50,7 +53,7 @@ def draw(kept: list[Results]) -> None:
     """What skipping gains, and the curves of every column that has histories, as NAME.svg."""
     (HERE / "gains.svg").write_bytes(drawn(gains_figure(list(races().values()), kept), "svg"))
     for column in races().values():
-        results = of_column(column, kept)
+        results = column.results(kept)
         if results is not None:
             (HERE / f"{column.name}.svg").write_bytes(drawn(results.plot.curves(), "svg"))
 

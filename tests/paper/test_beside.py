@@ -33,11 +33,19 @@ def kept(tmp_path: Path) -> Results:
 def test_a_column(tmp_path: Path) -> None:
     sheet = column_sheet(columns()["table3/synthetic"], [kept(tmp_path)])
     rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in sheet.rows}
-    assert sheet.headers[4:] == ["diverged", "paper", "gain in best", "gain in tail", "paper's gain"]
-    assert rows["FedAvg"] == [*["55.00 ± 7.07"] * 3, "", "94.12", "", "", ""]
+    assert sheet.headers[4:] == [
+        "diverged",
+        "length",
+        "paper",
+        "gain in best",
+        "gain in tail",
+        "paper's gain",
+    ]
+    assert rows["FedAvg"] == [*["55.00 ± 7.07"] * 3, "", "", "94.12", "", "", ""]
     gain = "+3.00 (-9.71 to +15.71)"
-    assert rows["FedSkip-3"] == [*["58.00 ± 8.49"] * 3, "", "94.81", gain, gain, "+0.69"]
-    assert rows["SCAFFOLD"][3:] == ["1 of 2", "*", "–", "–", ""]
+    assert rows["FedSkip-3"] == [*["58.00 ± 8.49"] * 3, "", "", "94.81", gain, gain, "+0.69"]
+    assert rows["SCAFFOLD"][3:] == ["1 of 2", "", "*", "–", "–", ""]
+    assert rows["MOON"][4] == "300 of 1000 rounds"
     assert rows["FedDyn"][:3] == ["not run", "", ""]
 
 
@@ -60,6 +68,17 @@ def test_what_skipping_gains(tmp_path: Path) -> None:
         "synthetic", "2", "55.00 ± 7.07", "+3.00 (-9.71 to +15.71); paper +0.69",
     ]  # fmt: skip
     assert row[4].plain == "–; paper -0.18"
+
+
+def test_longer_runs_without_a_history_say_so(tmp_path: Path) -> None:
+    results = kept(tmp_path)
+    for row in results.summary:
+        row["rounds"] = 1500
+    column = columns()["table3/synthetic"]
+    [row] = gains_sheet([column], [results]).rows
+    assert row[0].plain == "synthetic (1500 rounds, not 1000)"
+    cells = {row[0].plain: row[1].plain for row in table_sheet("table3", [column], [results]).rows}
+    assert cells["FedAvg"] == "55.00 ± 7.07 (1500 rounds, not 1000)"
 
 
 def test_gains_as_a_picture(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def status(
     """The paper's tables filled with what there is, beside the published numbers; OUT: by default runs/*."""
     from fedskip.cli.screen import console
     from fedskip.input.errors import unknown
-    from fedskip.paper.computed import table4
     from fedskip.paper.overview import found, tables
+    from fedskip.paper.table4 import table4
 
     if score not in SCORES:
         raise unknown("--score", score, SCORES)

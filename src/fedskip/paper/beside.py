@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -30,10 +30,12 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
     """A column in full: our scores, the paper's, and the gains over FedAvg, paired by seed."""
     runs = column.runs(studies)
     diverged = any(row["diverged"] for rows in runs.values() for row in rows)
+    lengths = {name: length(column, rows) for name, rows in runs.items()}
     several = len(runs.get(BASELINE, ())) > 1
     gains = ["gain in best", "gain in tail"] * several
     paper, published = ["paper"] * bool(column.published), ["paper's gain"] * bool(column.published)
-    headers = ["method", *SHOWN.values(), *["diverged"] * diverged, *paper, *gains, *published]
+    headers = ["method", *SHOWN.values(), *["diverged"] * diverged]
+    headers += [*["length"] * any(lengths.values()), *paper, *gains, *published]
     rows = []
     for name, found in runs.items():
         lost = sum(bool(row["diverged"]) for row in found)
@@ -41,6 +43,7 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
             [units.scores(_known(found, score), METRIC) for score in SHOWN] if found else ["not run", "", ""]
         )
         cells += [f"{lost} of {len(found)}" if lost else ""] * diverged
+        cells += [lengths[name]] * any(lengths.values())
         cells += [_published(column, name) for _ in paper]
         for score in ("best", "mean_tail") if several else ():
             cells.append("" if name == BASELINE else shown_gain(_apart(found, runs[BASELINE], score)))
@@ -70,12 +73,14 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
     """What skipping gains over FedAvg in each column that was run: ours, and the paper's."""
     rows = []
     for column, gained in gains(columns, studies, score).items():
-        base = column.runs(studies)[BASELINE]
+        runs = column.runs(studies)
+        base, compared = runs[BASELINE], [row for name in (BASELINE, *SKIPPING) for row in runs[name]]
+        said = length(column, compared)
         cells = [str(len(base)), units.scores(_known(base, score), METRIC)]
         cells += [
             f"{shown_gain(ours)}; paper {_published_gain(column, name)}" for name, ours in gained.items()
         ]
-        rows.append([Text(column.name), *map(Text, cells)])
+        rows.append([Text(f"{column.name} ({said})" if said else column.name), *map(Text, cells)])
     return Sheet(
         f"gain over {BASELINE} in points, by {SHOWN[score]}",
         ["column", "seeds", BASELINE, *SKIPPING],
@@ -128,10 +133,21 @@ def cell(column: Column, runs: Sequence[Row] | None, score: str) -> str:
         return "not run"
     known, lost = _known(runs, score), sum(bool(row["diverged"]) for row in runs)
     notes = [f"{lost} of {len(runs)} diverged"] * bool(lost)
-    rounds = min((int(row["rounds"]) for row in runs if not row["diverged"]), default=column.rounds)
-    notes += [f"{rounds} of {column.rounds} rounds"] * (rounds < column.rounds)
+    notes += [said for said in [length(column, runs)] if said]
     said = units.scores(known, METRIC) if known else ""
     return f"{said} ({', '.join(notes)})".strip() if notes else said
+
+
+def length(column: Column, runs: Iterable[Row]) -> str:
+    """Where runs are not of the column's rounds, how many they have.
+
+    Of longer ones its own rounds count, unless no history was kept.
+    """
+    found = [int(row["rounds"]) for row in runs if not row["diverged"]]
+    least, most = min(found, default=column.rounds), max(found, default=column.rounds)
+    if least < column.rounds:
+        return f"{least} of {column.rounds} rounds"
+    return f"{most} rounds, not {column.rounds}" if most > column.rounds else ""
 
 
 def _known(runs: Sequence[Row], score: str) -> list[float]:

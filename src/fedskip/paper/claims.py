@@ -7,7 +7,6 @@ from rich.text import Text
 
 from fedskip.paper.beside import METRIC, SKIPPING, shown_gain
 from fedskip.paper.columns import BASELINE, Column
-from fedskip.paper.computed import of_column
 from fedskip.records.history import TAIL
 from fedskip.records.table import Table
 from fedskip.report import units
@@ -51,8 +50,8 @@ def reach_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
     """Merges until FedAvg's best at the same seed, of methods that reach it at every seed."""
     rows = []
     for column, results in _held(columns, studies).items():
-        found = {row["method"].partition("(")[0]: row for row in results.to_target(BASELINE)}
-        there = {name: row for name, row in found.items() if row["reached"] == row["seeds"] > 0}
+        found = results.to_target(BASELINE)
+        there = {row["method"]: row for row in found if row["reached"] == row["seeds"] > 0}
         fewest = min(there.values(), key=lambda row: row["merges"])
         cells = [
             f"{there[name]['merges']:.0f}" if name in there else units.NONE for name in (BASELINE, *SKIPPING)
@@ -90,7 +89,7 @@ def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
 
 def _held(columns: Sequence[Column], studies: Sequence[Results]) -> Mapping[Column, Results]:
     """The columns that have histories of FedAvg."""
-    found = {column: of_column(column, studies) for column in columns}
+    found = {column: column.results(studies) for column in columns}
     return {column: one for column, one in found.items() if one is not None and BASELINE in one.labels()}
 
 
