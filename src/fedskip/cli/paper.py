@@ -53,14 +53,16 @@ def status(
         screen.print(part)
 
 
-def compute(name: str, outs: list[Path] | None, to: Path | None) -> None:
-    """Make something of the paper that is not trained."""
+def compute(name: str, outs: list[Path] | None, to: Path | None, models: str | None = None) -> None:
+    """Make something of the paper that is not trained; `models`: the costs of these only."""
     from fedskip.cli.screen import console
+    from fedskip.paper.complexity import cases_of, complexity
     from fedskip.paper.computed import COMPUTED
     from fedskip.paper.overview import found
     from fedskip.records.provenance import next_folder
 
-    screen, to = console(), to or next_folder(name)
-    for part in COMPUTED[name].make(found(outs), to):
+    cases, screen, to = cases_of(models), console(), to or next_folder(name)
+    parts = COMPUTED[name].make(found(outs), to) if models is None else [complexity(to, cases=cases)]
+    for part in parts:
         screen.print(part)
     screen.print(f"\n{to}", soft_wrap=True)

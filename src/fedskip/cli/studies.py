@@ -39,6 +39,9 @@ def run(
         list[Path] | None,
         typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2 or fig4 from: runs/*."),
     ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Of complexity: cnn,perceptron,... Without it, all five.")
+    ] = None,
     track: Track = None,
 ) -> None:
     """Run a study: quickstart, one of the paper's, a file, or a data set's defaults (--set data.name=...)."""
@@ -52,11 +55,12 @@ def run(
 
     keys = {"methods": methods, "rounds": rounds, "seeds": seeds, "engine": engine, "device": device}
     given = {key: value for key, value in keys.items() if value is not None}
+    require("--models", models is None or study == "complexity", "is only for complexity", models)
     if study in COMPUTED:
         others = {"scale": scale, "set": assignments, "track": track}
         for key, value in (given | {key: value for key, value in others.items() if value}).items():
             raise InputError(f"--{key}", f"is not for {study}, which is computed", value, "leave it out")
-        compute(study, sources, folder(out))
+        compute(study, sources, folder(out), models)
         return
     require("--from", not sources, "is for what is computed", sources, f"one of {', '.join(COMPUTED)}")
     for assignment in assignments or []:
