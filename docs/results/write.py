@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
+from fedskip.paper.clients import noted
 from fedskip.paper.columns import races, settings
 from fedskip.paper.table4 import target_sheet
 from fedskip.report.canvas import drawn
@@ -28,7 +29,8 @@ BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n).*?(<!-- /numbers -->)", re.DOTA
 
 def studies() -> list[Results]:
     """All that was run, and is kept here."""
-    return [Results.read(file.parent) for file in sorted(HERE.glob("*/study.yaml"))]
+    found = [Results.read(file.parent) for file in sorted(HERE.glob("*/study.yaml"))]
+    return [noted(study, HERE / "clients" / "partitions.csv") for study in found]
 
 
 def written(text: str, kept: list[Results]) -> str:
@@ -46,7 +48,13 @@ def written(text: str, kept: list[Results]) -> str:
         sheets[name] = lambda column=column: column_sheet(column, kept)
     for name in races():
         sheets[f"table4:{name}"] = lambda name=name: target_sheet(name, kept)
-    return BLOCK.sub(lambda found: f"{found[1]}{sheets[found[2]]().markdown()}{found[3]}", text)
+
+    def block(found: re.Match[str]) -> str:
+        sheet = sheets[found[2]]()
+        note = f"\n{sheet.note}\n" if sheet.note else ""
+        return f"{found[1]}{sheet.markdown()}{note}{found[3]}"
+
+    return BLOCK.sub(block, text)
 
 
 def draw(kept: list[Results]) -> None:

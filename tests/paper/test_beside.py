@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedskip.engine.local import Local
-from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet, table_sheet
+from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet, short, table_sheet
 from fedskip.paper.columns import columns
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST
@@ -59,6 +60,21 @@ def test_a_table_says_what_is_missing_short_or_lost(tmp_path: Path) -> None:
     assert rows["MOON"][0].plain == "40.00 ± 0.00 (300 of 1000 rounds)"
     assert [cell.plain for cell in rows["MOON"][2:]] == ["", "*"], "the paper has none there, and so have we"
     assert rows["SCAFFOLD"][0].style == BEST
+
+
+def test_clients_in_a_short_batch_are_counted(tmp_path: Path) -> None:
+    results, column = kept(tmp_path), columns()["table3/synthetic"]
+    assert short(column, [results]) == "", "nobody noted it"
+    assert table_sheet("table3", [column], [results]).rows[-1][0].plain == "FedSkip-10"
+    [setting] = results.settings
+    one = replace(results, settings=(replace(setting, short={0: 3}),))
+    other = replace(results, settings=(replace(setting, short={1: 1, 2: 3}),))
+    assert short(column, [one]) == "3 of 20"
+    assert short(column, [one, other]) == "1 to 3 of 20"
+    note = column_sheet(column, [one]).note
+    assert note == "3 of 20 clients fill no batch of 64, and train in one short batch."
+    last = [cell.plain for cell in table_sheet("table3", [column], [one]).rows[-1]]
+    assert last == ["(clients in a short batch)", "3 of 20", ""]
 
 
 def test_what_skipping_gains(tmp_path: Path) -> None:

@@ -49,7 +49,10 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
             cells.append("" if name == BASELINE else shown_gain(_apart(found, runs[BASELINE], score)))
         cells += [_published_gain(column, name) for _ in published]
         rows.append([Text(name), *map(Text, cells)])
-    return Sheet(f"{column.table}/{column.name}", headers, 1, rows)
+    small = short(column, studies)
+    batch = column.draft.keys["local"]["batch"]
+    note = f"{small} clients fill no batch of {batch}, and train in one short batch." if small else ""
+    return Sheet(f"{column.table}/{column.name}", headers, 1, rows, note)
 
 
 def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], score: str = "best") -> Sheet:
@@ -57,6 +60,7 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
     headers = ["method"]
     names = list(dict.fromkeys(name for column in columns for name in column.methods))
     rows = {name: [Text(name)] for name in names}
+    small = [Text("(clients in a short batch)")]
     for column in columns:
         runs = column.runs(studies)
         headers += [column.name, "paper"]
@@ -66,7 +70,9 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
             text = cell(column, runs.get(name), score)
             ahead = name in means and means[name] == best and len(means) > 1
             rows[name] += [Text(text, BEST if ahead else ""), Text(_published(column, name))]
-    return Sheet(f"{table}, {SHOWN.get(score, score)} test accuracy in %", headers, 1, list(rows.values()))
+        small += [Text(short(column, studies)), Text("")]
+    title = f"{table}, {SHOWN.get(score, score)} test accuracy in %"
+    return Sheet(title, headers, 1, [*rows.values(), *[small] * any(cell.plain for cell in small[1:])])
 
 
 def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = "mean_tail") -> Sheet:
@@ -148,6 +154,21 @@ def length(column: Column, runs: Iterable[Row]) -> str:
     if least < column.rounds:
         return f"{least} of {column.rounds} rounds"
     return f"{most} rounds, not {column.rounds}" if most > column.rounds else ""
+
+
+def short(column: Column, studies: Sequence[Results]) -> str:
+    """How many clients `local.small_clients: short` concerned, of how many; nothing where nobody noted it.
+
+    Where seeds differ, the fewest and the most.
+    """
+    found = [
+        (number, setting.divisions[seed]["clients"])
+        for part in column.parts(studies)
+        for setting in part.settings
+        for seed, number in setting.short.items()
+    ]
+    ranges = [sorted({*numbers}) for numbers in zip(*found, strict=True)]
+    return " of ".join(" to ".join(map(str, {r[0]: 0, r[-1]: 0})) for r in ranges)
 
 
 def _known(runs: Sequence[Row], score: str) -> list[float]:

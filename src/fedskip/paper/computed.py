@@ -11,6 +11,7 @@ from fedskip.data import catalogue, heatmap
 from fedskip.data.split import deal, split
 from fedskip.files import write_bytes, write_text
 from fedskip.input.errors import InputError
+from fedskip.paper.clients import clients
 from fedskip.paper.columns import columns, races
 from fedskip.paper.complexity import complexity
 from fedskip.paper.table4 import table4
@@ -46,8 +47,8 @@ def fig3(studies: Sequence[Results], out: Path) -> list[RenderableType]:
     train, _ = split(dataset, 0)
     for name in ("iid", "beta1", "beta0.5"):
         column = columns()[f"table2/cifar10-{name}"]
-        clients = deal(dataset, train, 0, column.draft.keys["partition"], column.draft.keys["clients"])
-        counts = heatmap.class_counts(clients, dataset.samples.labels(), dataset.classes or 0)
+        owned = deal(dataset, train, 0, column.draft.keys["partition"], column.draft.keys["clients"])
+        counts = heatmap.class_counts(owned, dataset.samples.labels(), dataset.classes or 0)
         file = out / f"fig3-{name}.svg"
         file.parent.mkdir(parents=True, exist_ok=True)
         heatmap.draw(counts, file, column.name)
@@ -78,6 +79,7 @@ COMPUTED = {
     "fig2": Computed("the way of the models, from any run that skips", fig2),
     "fig3": Computed("who has how much of what on CIFAR-10", fig3),
     "fig4": Computed("test accuracy over rounds, from runs of tables 2 and 3", fig4),
+    "clients": Computed("how large the clients of runs are; deals them again, so it needs the data", clients),
     "theorem1": Computed(
         "Theorem 1 and its lemma, on problems with known constants; minutes", lambda _, out: [theorem1(out)]
     ),

@@ -57,7 +57,8 @@ def _joined(one: About, other: About) -> About:
         key: [*_listed(one.keys.get(key)), *_listed(other.keys.get(key))] for key in ("methods", "seeds")
     }
     both = {key: list(dict.fromkeys(values)) for key, values in pairs.items()}
-    return replace(one, keys=one.keys | both, divisions=one.divisions | other.divisions)
+    divisions, short = one.divisions | other.divisions, one.short | other.short
+    return replace(one, keys=one.keys | both, divisions=divisions, short=short)
 
 
 def _listed(value: Any) -> list[Any]:
