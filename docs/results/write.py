@@ -1,17 +1,21 @@
-"""Write the tables of this folder's page, of claims.md and of README.md from the CSV files beside this one.
+"""Write the numbers on the pages below from the CSV files beside this one.
 
     python docs/results/write.py          # after new results were added
     python docs/results/write.py --check  # says whether the pages are up to date, and changes nothing
 
 A table stands between `<!-- numbers: NAME -->` and `<!-- /numbers -->`. NAME is a column of the paper, such
 as `table2/cifar10-beta0.5`, that column in Table IV as `table4:table2/cifar10-beta0.5`, or a name of
-`written`. Pictures are drawn, too, and not checked.
+`written`. A number in a sentence is `<!--=NAME-->12.3<!--/-->`, with a name of prose.py. Pictures are drawn,
+too, and not checked.
 """
 
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import prose
+import theory
 
 from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
@@ -23,8 +27,10 @@ from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 
 HERE = Path(__file__).parent
-PAGES = (HERE / "README.md", HERE.parent / "claims.md", HERE.parent.parent / "README.md")
-BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n).*?(<!-- /numbers -->)", re.DOTALL)
+DOCS, ROOT = HERE.parent, HERE.parent.parent
+PAGES = (HERE / "README.md", DOCS / "claims.md", DOCS / "theory.md", ROOT / "README.md")
+BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n)(.*?)(<!-- /numbers -->)", re.DOTALL)
+INLINE = re.compile(r"(<!--=(\S+?)-->)(.*?)(<!--/-->)")
 
 
 def studies() -> list[Results]:
@@ -34,10 +40,10 @@ def studies() -> list[Results]:
 
 
 def written(text: str, kept: list[Results]) -> str:
-    """A page with its tables as the files have them."""
+    """A page with its numbers as the files have them."""
     trained = list(races().values())
     cifar10 = [races()[f"table2/cifar10-{name}"] for name in ("iid", "beta1", "beta0.5")]
-    sheets: dict[str, Callable[[], Sheet]] = {
+    sheets: dict[str, Callable[[], Sheet]] = theory.SHEETS | {
         "gains": lambda: gains_sheet(trained, kept),
         "early": lambda: early_sheet(trained, kept),
         "uneven": lambda: uneven_sheet(cifar10, kept),
@@ -52,9 +58,10 @@ def written(text: str, kept: list[Results]) -> str:
     def block(found: re.Match[str]) -> str:
         sheet = sheets[found[2]]()
         note = f"\n{sheet.note}\n" if sheet.note else ""
-        return f"{found[1]}{sheet.markdown()}{note}{found[3]}"
+        return f"{found[1]}{sheet.markdown()}{note}{found[4]}"
 
-    return BLOCK.sub(block, text)
+    text = BLOCK.sub(block, text)
+    return INLINE.sub(lambda found: f"{found[1]}{prose.value(found[2], kept)}{found[4]}", text)
 
 
 def draw(kept: list[Results]) -> None:

@@ -33,21 +33,19 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
     lengths = {name: length(column, rows) for name, rows in runs.items()}
     several = len(runs.get(BASELINE, ())) > 1
     gains = ["gain in best", "gain in tail"] * several
-    paper, published = ["paper"] * bool(column.published), ["paper's gain"] * bool(column.published)
+    paper, theirs = ["paper"] * bool(column.published), ["paper's gain"] * bool(column.published)
     headers = ["method", *SHOWN.values(), *["diverged"] * diverged]
-    headers += [*["length"] * any(lengths.values()), *paper, *gains, *published]
+    headers += [*["length"] * any(lengths.values()), *paper, *gains, *theirs]
     rows = []
     for name, found in runs.items():
         lost = sum(bool(row["diverged"]) for row in found)
-        cells = (
-            [units.scores(_known(found, score), METRIC) for score in SHOWN] if found else ["not run", "", ""]
-        )
+        cells = [scores(found, score) for score in SHOWN] if found else ["not run", "", ""]
         cells += [f"{lost} of {len(found)}" if lost else ""] * diverged
         cells += [lengths[name]] * any(lengths.values())
-        cells += [_published(column, name) for _ in paper]
+        cells += [published(column, name) for _ in paper]
         for score in ("best", "mean_tail") if several else ():
-            cells.append("" if name == BASELINE else shown_gain(_apart(found, runs[BASELINE], score)))
-        cells += [_published_gain(column, name) for _ in published]
+            cells.append("" if name == BASELINE else gain(found, runs[BASELINE], score))
+        cells += [published_gain(column, name) for _ in theirs]
         rows.append([Text(name), *map(Text, cells)])
     small = short(column, studies)
     batch = column.draft.keys["local"]["batch"]
@@ -69,7 +67,7 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
         for name in names:
             text = cell(column, runs.get(name), score)
             ahead = name in means and means[name] == best and len(means) > 1
-            rows[name] += [Text(text, BEST if ahead else ""), Text(_published(column, name))]
+            rows[name] += [Text(text, BEST if ahead else ""), Text(published(column, name))]
         small += [Text(short(column, studies)), Text("")]
     title = f"{table}, {SHOWN.get(score, score)} test accuracy in %"
     return Sheet(title, headers, 1, [*rows.values(), *[small] * any(cell.plain for cell in small[1:])])
@@ -82,9 +80,9 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
         runs = column.runs(studies)
         base, compared = runs[BASELINE], [row for name in (BASELINE, *SKIPPING) for row in runs[name]]
         said = length(column, compared)
-        cells = [str(len(base)), units.scores(_known(base, score), METRIC)]
+        cells = [str(len(base)), scores(base, score)]
         cells += [
-            f"{shown_gain(ours)}; paper {_published_gain(column, name)}" for name, ours in gained.items()
+            f"{shown_gain(ours)}; paper {published_gain(column, name)}" for name, ours in gained.items()
         ]
         rows.append([Text(f"{column.name} ({said})" if said else column.name), *map(Text, cells)])
     return Sheet(
@@ -140,7 +138,7 @@ def cell(column: Column, runs: Sequence[Row] | None, score: str) -> str:
     known, lost = _known(runs, score), sum(bool(row["diverged"]) for row in runs)
     notes = [f"{lost} of {len(runs)} diverged"] * bool(lost)
     notes += [said for said in [length(column, runs)] if said]
-    said = units.scores(known, METRIC) if known else ""
+    said = scores(runs, score) if known else ""
     return f"{said} ({', '.join(notes)})".strip() if notes else said
 
 
@@ -171,6 +169,16 @@ def short(column: Column, studies: Sequence[Results]) -> str:
     return " of ".join(" to ".join(map(str, {r[0]: 0, r[-1]: 0})) for r in ranges)
 
 
+def scores(runs: Sequence[Row], score: str) -> str:
+    """The mean and spread of the runs that did not diverge."""
+    return units.scores(_known(runs, score), METRIC)
+
+
+def gain(runs: Sequence[Row], others: Sequence[Row], score: str) -> str:
+    """What runs gain over others, paired by seed."""
+    return shown_gain(_apart(runs, others, score))
+
+
 def _known(runs: Sequence[Row], score: str) -> list[float]:
     """The scores of the runs that did not diverge."""
     return [row[score] for row in runs if row[score] is not None and not row["diverged"]]
@@ -191,13 +199,15 @@ def shown_gain(found: Difference) -> str:
     return f"{mean} ({low} to {high})" if found.low is not None else mean
 
 
-def _published(column: Column, name: str) -> str:
+def published(column: Column, name: str) -> str:
+    """The paper's number; a star where it has one."""
     if name not in column.published:
         return ""
     score = column.published[name]
     return "*" if score is None else units.score(score, METRIC)
 
 
-def _published_gain(column: Column, name: str) -> str:
+def published_gain(column: Column, name: str) -> str:
+    """The paper's gain over FedAvg."""
     score, base = column.published.get(name), column.published.get(BASELINE)
     return "" if score is None or base is None or name == BASELINE else units.difference(score - base, METRIC)
