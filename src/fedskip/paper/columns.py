@@ -25,8 +25,8 @@ TABLES = ("table1", "table2", "table3")
 BASELINE = "FedAvg"
 # keys that say how much is run or measured, not what
 FREE = {
-    "name", "methods", "seeds", "rounds", "of_rounds", "eval_samples", "slot_accuracy", "client_accuracy",
-    "target", "reference",
+    "name", "methods", "seeds", "rounds", "of_rounds", "note", "eval_samples", "slot_accuracy",
+    "client_accuracy", "target", "reference",
 }  # fmt: skip
 
 
@@ -45,6 +45,11 @@ class Column:
     @property
     def rounds(self) -> int:
         return int(self.draft.keys["rounds"])
+
+    @property
+    def marks(self) -> list[str]:
+        """What has to be said of it: that it is less than the paper's, or other."""
+        return About(dict(self.draft.keys), Path()).marks
 
     @property
     def methods(self) -> dict[str, Method]:

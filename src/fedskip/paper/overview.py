@@ -21,7 +21,8 @@ def overview(studies: Sequence[Results]) -> Sheet:
     for name, column in settings().items():
         seeds = len(column.draft.keys["seeds"])
         runs = len(column.methods) * seeds
-        cells = [f"{runs} of {column.rounds:,} rounds", _data(column), times.get(name, "not measured")]
+        work = f"{runs} of {column.rounds:,} rounds" + "".join(f"; {words}" for words in column.marks)
+        cells = [work, _data(column), times.get(name, "not measured")]
         rows.append([Text(name), *map(Text, cells), Text(_done(column, studies))])
     return Sheet("fedskip run NAME", ["NAME", "runs", "data", "time measured", "seeds run here"], 1, rows)
 

@@ -45,10 +45,11 @@ class About:
         return int(self.keys.get("rounds") or 0)
 
     @property
-    def reduced(self) -> str:
-        """Whether this is less than the study that it is a version of, in words."""
-        whole = int(self.keys.get("of_rounds") or 0)
-        return f"reduced: {self.rounds:,} of {whole:,} rounds" if self.rounds < whole else ""
+    def marks(self) -> list[str]:
+        """What has to be said wherever it is shown: its note, and if it has fewer rounds than it should."""
+        whole, note = int(self.keys.get("of_rounds") or 0), self.keys.get("note")
+        less = f"reduced: {self.rounds:,} of {whole:,} rounds"
+        return [*[less] * (self.rounds < whole), *[str(note)] * bool(note)]
 
     @property
     def reference(self) -> bool:

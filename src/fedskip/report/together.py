@@ -14,7 +14,7 @@ from fedskip.report.recorded import About
 from fedskip.report.results import Results
 
 # may differ within a setting
-FREE = ("name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "of_rounds")
+FREE = ("name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "of_rounds", "note")
 
 
 def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
