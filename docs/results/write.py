@@ -21,6 +21,7 @@ from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
 from fedskip.paper.clients import noted
 from fedskip.paper.columns import races, settings
+from fedskip.paper.overview import missing
 from fedskip.paper.table4 import target_sheet
 from fedskip.report.canvas import drawn
 from fedskip.report.results import Results
@@ -47,6 +48,7 @@ def written(text: str, kept: list[Results]) -> str:
         "gains": lambda: gains_sheet(trained, kept),
         "early": lambda: early_sheet(trained, kept),
         "uneven": lambda: uneven_sheet(cifar10, kept),
+        "not-run": lambda: missing(kept),
         "reach": lambda: reach_sheet(trained, kept),
         "slots": lambda: slots_sheet([c for c in settings().values() if c.table == "slots"], kept),
     }

@@ -27,7 +27,8 @@ def list_(outs: Outs = None) -> None:
     from fedskip.paper.overview import found, overview
 
     screen = console()
-    screen.print(overview(found(outs)))
+    sheet = overview(found(outs))
+    screen.print(sheet, sheet.note, "", sep="\n")
     screen.print("Without /SETTING, all settings of a study. Computed, from what was run (--from OUT):")
     for name, one in COMPUTED.items():
         screen.print(f"  {name:<11} {one.words}")
