@@ -21,7 +21,10 @@ from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
 from fedskip.paper.clients import noted
 from fedskip.paper.columns import races, settings
+from fedskip.paper.compose import compose_sheet
+from fedskip.paper.diverged import diverged_sheet
 from fedskip.paper.overview import missing
+from fedskip.paper.pictures import fig1, fig1_columns, fig5, fig5_sheet
 from fedskip.paper.table4 import target_sheet
 from fedskip.report.canvas import drawn
 from fedskip.report.results import Results
@@ -43,11 +46,13 @@ def studies() -> list[Results]:
 def written(text: str, kept: list[Results]) -> str:
     """A page with its numbers as the files have them."""
     trained = list(races().values())
-    cifar10 = [races()[f"table2/cifar10-{name}"] for name in ("iid", "beta1", "beta0.5")]
     sheets: dict[str, Callable[[], Sheet]] = theory.SHEETS | {
         "gains": lambda: gains_sheet(trained, kept),
         "early": lambda: early_sheet(trained, kept),
-        "uneven": lambda: uneven_sheet(cifar10, kept),
+        "fig1": lambda: uneven_sheet(fig1_columns(), kept),
+        "fig5": lambda: fig5_sheet(kept),
+        "compose": lambda: compose_sheet(kept),
+        "diverged": lambda: diverged_sheet(kept, HERE / "diverged" / "diverged.csv"),
         "not-run": lambda: missing(kept),
         "reach": lambda: reach_sheet(trained, kept),
         "slots": lambda: slots_sheet([c for c in settings().values() if c.table == "slots"], kept),
@@ -67,7 +72,9 @@ def written(text: str, kept: list[Results]) -> str:
 
 
 def draw(kept: list[Results]) -> None:
-    """What skipping gains, and the curves of every column that has histories, as NAME.svg."""
+    """What skipping gains, Figures 1 and 5, and curves of the columns that have histories, as NAME.svg."""
+    for name, figure in (("fig1", fig1), ("fig5", fig5)):
+        (HERE / f"{name}.svg").write_bytes(drawn(figure(kept), "svg"))
     (HERE / "gains.svg").write_bytes(drawn(gains_figure(list(races().values()), kept), "svg"))
     for column in races().values():
         results = column.results(kept)

@@ -1,11 +1,16 @@
 """`fedskip paper`: what of the paper can be run, and how far it is."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedskip.report.choices import SCORES
+
+if TYPE_CHECKING:
+    from fedskip.report.results import Results
 
 app = typer.Typer(invoke_without_command=True, help="The paper's tables and figures: list, status.")
 
@@ -38,11 +43,15 @@ def list_(outs: Outs = None) -> None:
 def status(
     outs: Outs = None,
     score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = "best",
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to draw Figures 1 and 5, as far as they go.")
+    ] = None,
 ) -> None:
     """The paper's tables filled with what there is, beside the published numbers; OUT: by default runs/*."""
     from fedskip.cli.screen import console
     from fedskip.input.errors import unknown
     from fedskip.paper.overview import found, tables
+    from fedskip.paper.pictures import shown
     from fedskip.paper.table4 import table4
 
     if score not in SCORES:
@@ -52,6 +61,23 @@ def status(
         screen.print(sheet)
     for part in table4(studies, None):
         screen.print(part)
+    picture([*shown(studies)], studies, figures)
+
+
+def picture(names: list[str], studies: list[Results], folder: Path | None) -> None:
+    """Print some of the paper's figures in numbers, and draw them if there is a folder for it."""
+    from fedskip.cli.screen import console
+    from fedskip.files import write_bytes
+    from fedskip.paper.pictures import shown
+    from fedskip.report.canvas import drawn
+
+    screen, found = console(), shown(studies)
+    for name, (sheet, draw) in found.items():
+        if name in names:
+            screen.print(sheet, sheet.note, sep="\n" if sheet.note else "")
+            if draw is not None and folder is not None:
+                write_bytes(folder / f"{name}.svg", drawn(draw(studies), "svg"))
+                screen.print(f"{folder / f'{name}.svg'}", soft_wrap=True)
 
 
 def compute(name: str, outs: list[Path] | None, to: Path | None, models: str | None = None) -> None:

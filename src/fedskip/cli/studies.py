@@ -46,7 +46,7 @@ def run(
 ) -> None:
     """Run a study: quickstart, one of the paper's, a file, or a data set's defaults (--set data.name=...)."""
     from fedskip.cli.chosen import chosen
-    from fedskip.cli.paper import compute
+    from fedskip.cli.paper import compute, picture
     from fedskip.cli.screen import close, live, resumable
     from fedskip.paper.computed import COMPUTED
     from fedskip.report.trackers.audience import tracker
@@ -73,6 +73,7 @@ def run(
     with resumable(new), live(new) as progress:
         results = new.run(progress, trackers=trackers)
     close(results)
+    picture([(study or "").partition("/")[0]], [results], results.out / "figures")
 
 
 def resume(

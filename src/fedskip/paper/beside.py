@@ -62,7 +62,7 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
     for column in columns:
         runs = column.runs(studies)
         headers += [column.name, "paper"]
-        means = {name: fmean(known) for name, found in runs.items() if (known := _known(found, score))}
+        means = {name: fmean(mine) for name, found in runs.items() if (mine := known(found, score))}
         best = max(means.values(), default=0.0)
         for name in names:
             text = cell(column, runs.get(name), score)
@@ -135,10 +135,10 @@ def cell(column: Column, runs: Sequence[Row] | None, score: str) -> str:
         return ""
     if not runs:
         return "not run"
-    known, lost = _known(runs, score), sum(bool(row["diverged"]) for row in runs)
+    lost = sum(bool(row["diverged"]) for row in runs)
     notes = [f"{lost} of {len(runs)} diverged"] * bool(lost)
     notes += [said for said in [length(column, runs)] if said]
-    said = scores(runs, score) if known else ""
+    said = scores(runs, score) if known(runs, score) else ""
     return f"{said} ({', '.join(notes)})".strip() if notes else said
 
 
@@ -171,7 +171,7 @@ def short(column: Column, studies: Sequence[Results]) -> str:
 
 def scores(runs: Sequence[Row], score: str) -> str:
     """The mean and spread of the runs that did not diverge."""
-    return units.scores(_known(runs, score), METRIC)
+    return units.scores(known(runs, score), METRIC)
 
 
 def gain(runs: Sequence[Row], others: Sequence[Row], score: str) -> str:
@@ -179,7 +179,7 @@ def gain(runs: Sequence[Row], others: Sequence[Row], score: str) -> str:
     return shown_gain(_apart(runs, others, score))
 
 
-def _known(runs: Sequence[Row], score: str) -> list[float]:
+def known(runs: Sequence[Row], score: str) -> list[float]:
     """The scores of the runs that did not diverge."""
     return [row[score] for row in runs if row[score] is not None and not row["diverged"]]
 

@@ -60,7 +60,7 @@ def dealt(setting: About, seed: int) -> Division | None:
     local = Local(**keys["local"])
     try:
         found = divide(
-            _dataset(**keys["data"]), seed, partition=keys["partition"], clients=keys.get("clients"),
+            dataset(**keys["data"]), seed, partition=keys["partition"], clients=keys.get("clients"),
             cohort=keys["cohort"], batch=local.fewest, drop_small=local.small_clients == "drop",
             validation=keys.get("validation", 0.0), eval_samples=keys.get("eval_samples"),
         )  # fmt: skip
@@ -70,7 +70,8 @@ def dealt(setting: About, seed: int) -> Division | None:
 
 
 @lru_cache(maxsize=1)
-def _dataset(**options: Any) -> Dataset:
+def dataset(**options: Any) -> Dataset:
+    """A data set; the last one is kept."""
     return catalogue.load(**options)
 
 

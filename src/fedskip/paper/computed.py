@@ -14,6 +14,7 @@ from fedskip.input.errors import InputError
 from fedskip.paper.clients import clients
 from fedskip.paper.columns import columns, races
 from fedskip.paper.complexity import complexity
+from fedskip.paper.diverged import diverged
 from fedskip.paper.table4 import table4
 from fedskip.paper.theorem import theorem1
 from fedskip.records.table import Table
@@ -80,6 +81,7 @@ COMPUTED = {
     "fig3": Computed("who has how much of what on CIFAR-10", fig3),
     "fig4": Computed("test accuracy over rounds, from runs of tables 2 and 3", fig4),
     "clients": Computed("how large the clients of runs are; deals them again, so it needs the data", clients),
+    "diverged": Computed("which runs diverged, when, and on which client; sizes need the data", diverged),
     "theorem1": Computed(
         "Theorem 1 and its lemma, on problems with known constants; minutes", lambda _, out: [theorem1(out)]
     ),

@@ -27,11 +27,13 @@ def table4(studies: Sequence[Results], out: Path | None) -> list[RenderableType]
     """Rounds, merges and bytes until FedAvg's best and its last accuracy are reached, column by column."""
     shown: list[RenderableType] = []
     rows: list[Row] = []
-    missing = []
+    missing: list[str] = []
     for name, column in races().items():
         found = {score: reached(column, studies, score) for score in ("best", "last")}
         if not found["best"]:
-            missing.append(name)
+            kept = bool(column.runs(studies)[BASELINE])
+            why = "run, but without a history" if kept else "not run"
+            missing.append(f"{why}: {name}. Make it with: fedskip run {name}")
             if name in published():
                 shown.append(_sheet(name, column, "best", ()))
             continue
@@ -40,8 +42,7 @@ def table4(studies: Sequence[Results], out: Path | None) -> list[RenderableType]
             shown.append(_sheet(name, column, score, table))
     if rows and out is not None:
         write_text(out / "table4.csv", Table(rows[0], rows).csv())
-    shown += [Text(f"not run: {name}. Make it with: fedskip run {name}") for name in missing]
-    return shown
+    return [*shown, *map(Text, missing)]
 
 
 def target_sheet(name: str, studies: Sequence[Results], score: str = "best") -> Sheet:
