@@ -36,7 +36,9 @@ def test_figure_1_of_a_reduced_study_says_so(tmp_path: Path) -> None:
 def test_figure_5_takes_runs_from_any_study(tmp_path: Path) -> None:
     one = of_cifar10(tmp_path, "fedavg, fedskip(period=3)", {"FedAvg": [0.5, 0.6], "FedSkip-3": [0.6, 0.8]})
     other = of_cifar10(tmp_path, "fedskip(period=20)", {"FedSkip-20": [0.4]})
-    [box] = fig5([one, other]).containers
+    axes = fig5([one, other])
+    [box] = axes.containers
+    assert "p50-beta0.1: not run" in axes.get_legend_handles_labels()[1]
     assert list(box.lines[0].get_xdata()) == [1, 3, 20]
     assert list(box.lines[0].get_ydata()) == pytest.approx([55.0, 70.0, 40.0])
     [row] = fig5_sheet([one, other]).rows

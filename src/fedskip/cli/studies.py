@@ -37,7 +37,9 @@ def run(
     out: Annotated[str | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)] = None,
     sources: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2 or fig4 from: runs/*."),
+        typer.Option(
+            "--from", metavar="OUT", help="Studies to compute table4, fig2, fig4, ... from: runs/*."
+        ),
     ] = None,
     models: Annotated[
         str | None, typer.Option(help="Of complexity: cnn,perceptron,... Without it, all five.")

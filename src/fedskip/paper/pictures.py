@@ -46,7 +46,9 @@ def fig1(studies: Sequence[Results]) -> Axes:
         axes.set(xlabel="β", ylabel=up)
         axes.set_xticks(range(len(found)), list(found))
     note = f"over the last {TAIL:.0%} of the rounds; mean ± standard deviation over seeds"
-    finish(right, "and its drift", _missing(columns, studies, [_beta(c) for c in columns if c not in seen]))
+    missing = ", ".join(_beta(column) for column in columns if column not in seen)
+    notes = [*_short(columns, studies), *[f"not run: {missing}"] * bool(missing)]
+    finish(right, "and its drift", notes)
     right.legend(fontsize=8, frameon=False)
     finish(left, f"{BASELINE} against β", [note], legend=False)
     left.grid(alpha=0.25)
@@ -71,11 +73,11 @@ def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
                 yerr=[100 * _spread(scores) for scores in points.values()], color=f"C{number}",
                 marker="osD^vP"[number], capsize=3, linewidth=1.4, label=column.name,
             )  # fmt: skip
+        else:
+            axes.plot([], [], " ", label=f"{column.name}: not run")
     axes.set_xticks(PERIODS)
     axes.set(xlabel="Δ, rounds from merge to merge", ylabel=f"{score} test accuracy (%)")
-    columns = fig5_columns()
-    notes = [f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}"]
-    notes += _missing(columns, studies, [c.name for c in columns if not any(c.runs(studies).values())])
+    notes = [f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}", *_short(fig5_columns(), studies)]
     return finish(axes, "Accuracy against the period, CIFAR-10", notes)
 
 
@@ -115,11 +117,10 @@ def _line(
     )  # fmt: skip
 
 
-def _missing(columns: Sequence[Column], studies: Sequence[Results], names: Sequence[str]) -> list[str]:
-    """What a picture has to say of columns that were not run, or not with all their rounds."""
+def _short(columns: Sequence[Column], studies: Sequence[Results]) -> list[str]:
+    """What a picture has to say of columns that were not run with all their rounds."""
     rows = [(column, [row for runs in column.runs(studies).values() for row in runs]) for column in columns]
-    short = dict.fromkeys(words for column, runs in rows if (words := length(column, runs)))
-    return [*short, *[f"not run: {', '.join(names)}"] * bool(names)]
+    return list(dict.fromkeys(words for column, runs in rows if (words := length(column, runs))))
 
 
 def _beta(column: Column) -> str:
