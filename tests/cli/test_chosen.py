@@ -54,6 +54,8 @@ def test_a_smaller_version_of_the_papers_study_is_marked():
         ("synthetic", 300, 1000), ("femnist", 300, None), ("shakespeare", 300, None),
     ]  # fmt: skip
     assert "of_rounds" not in build(chosen("table3/synthetic", Tree({}))).settings[0].keys
+    [half] = build(chosen("resnet50", Tree({}), scale=0.5)).settings
+    assert (half.keys["rounds"], half.keys["of_rounds"]) == (10, 200), "it was reduced before"
     for scale, study, rounds, message in [
         (2, "table3", None, "--scale must be above 0 and at most 1, got 2"),
         (0.5, "table3", 5, "--scale cannot be given with --rounds, got 0.5"),

@@ -42,6 +42,21 @@ def test_options_that_would_do_nothing_are_refused(quickstart, tmp_path):
     assert not (tmp_path / "t").exists()
 
 
+def test_the_costs_of_some_models(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "fedskip.paper.complexity.complexity", lambda out, cases: asked.append(cases) or "done"
+    )
+    code, shown, _ = call("run", "complexity", "--models", "lstm, cnn", "--out", tmp_path)
+    assert (code, [case.name for case in asked[0]]) == (0, ["cnn", "lstm"])
+    assert "done" in shown
+    code, _, said = call("run", "complexity", "--models", "cnn,resnet")
+    assert (code, said) == (2, "error: --models is not known, got 'resnet'. Did you mean 'resnet50'?\n")
+    for other in ("theorem1", "quickstart"):
+        code, _, said = call("run", other, "--models", "cnn", "--out", tmp_path / "no")
+        assert (code, said) == (2, "error: --models is only for complexity, got 'cnn'.\n")
+
+
 def test_a_name_that_does_not_exist_suggests_the_nearest():
     code, _, said = call("run", "tabel2")
     assert (code, said) == (2, "error: study is not known, got 'tabel2'. Did you mean 'table2'?\n")

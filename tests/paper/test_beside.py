@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedskip.engine.local import Local
-from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet, table_sheet
+from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet, short, table_sheet
 from fedskip.paper.columns import columns
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST
@@ -33,11 +34,19 @@ def kept(tmp_path: Path) -> Results:
 def test_a_column(tmp_path: Path) -> None:
     sheet = column_sheet(columns()["table3/synthetic"], [kept(tmp_path)])
     rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in sheet.rows}
-    assert sheet.headers[4:] == ["diverged", "paper", "gain in best", "gain in tail", "paper's gain"]
-    assert rows["FedAvg"] == [*["55.00 ± 7.07"] * 3, "", "94.12", "", "", ""]
+    assert sheet.headers[4:] == [
+        "diverged",
+        "length",
+        "paper",
+        "gain in best",
+        "gain in tail",
+        "paper's gain",
+    ]
+    assert rows["FedAvg"] == [*["55.00 ± 7.07"] * 3, "", "", "94.12", "", "", ""]
     gain = "+3.00 (-9.71 to +15.71)"
-    assert rows["FedSkip-3"] == [*["58.00 ± 8.49"] * 3, "", "94.81", gain, gain, "+0.69"]
-    assert rows["SCAFFOLD"][3:] == ["1 of 2", "*", "–", "–", ""]
+    assert rows["FedSkip-3"] == [*["58.00 ± 8.49"] * 3, "", "", "94.81", gain, gain, "+0.69"]
+    assert rows["SCAFFOLD"][3:] == ["1 of 2", "", "*", "–", "–", ""]
+    assert rows["MOON"][4] == "300 of 1000 rounds"
     assert rows["FedDyn"][:3] == ["not run", "", ""]
 
 
@@ -53,6 +62,21 @@ def test_a_table_says_what_is_missing_short_or_lost(tmp_path: Path) -> None:
     assert rows["SCAFFOLD"][0].style == BEST
 
 
+def test_clients_in_a_short_batch_are_counted(tmp_path: Path) -> None:
+    results, column = kept(tmp_path), columns()["table3/synthetic"]
+    assert short(column, [results]) == "", "nobody noted it"
+    assert table_sheet("table3", [column], [results]).rows[-1][0].plain == "FedSkip-10"
+    [setting] = results.settings
+    one = replace(results, settings=(replace(setting, short={0: 3}),))
+    other = replace(results, settings=(replace(setting, short={1: 1, 2: 3}),))
+    assert short(column, [one]) == "3 of 20"
+    assert short(column, [one, other]) == "1 to 3 of 20"
+    note = column_sheet(column, [one]).note
+    assert note == "3 of 20 clients fill no batch of 64, and train in one short batch."
+    last = [cell.plain for cell in table_sheet("table3", [column], [one]).rows[-1]]
+    assert last == ["(clients in a short batch)", "3 of 20", ""]
+
+
 def test_what_skipping_gains(tmp_path: Path) -> None:
     sheet = gains_sheet(list(columns().values()), [kept(tmp_path)])
     [row] = sheet.rows
@@ -60,6 +84,17 @@ def test_what_skipping_gains(tmp_path: Path) -> None:
         "synthetic", "2", "55.00 ± 7.07", "+3.00 (-9.71 to +15.71); paper +0.69",
     ]  # fmt: skip
     assert row[4].plain == "–; paper -0.18"
+
+
+def test_longer_runs_without_a_history_say_so(tmp_path: Path) -> None:
+    results = kept(tmp_path)
+    for row in results.summary:
+        row["rounds"] = 1500
+    column = columns()["table3/synthetic"]
+    [row] = gains_sheet([column], [results]).rows
+    assert row[0].plain == "synthetic (1500 rounds, not 1000)"
+    cells = {row[0].plain: row[1].plain for row in table_sheet("table3", [column], [results]).rows}
+    assert cells["FedAvg"] == "55.00 ± 7.07 (1500 rounds, not 1000)"
 
 
 def test_gains_as_a_picture(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fedskip.engine.local import Local
 from fedskip.paper.columns import Column, columns
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
-from studies import recorded, run
+from studies import curve, recorded, run
 
 
 def kept(tmp_path: Path, *rows: Any, **keys: Any) -> Results:
@@ -77,3 +77,33 @@ def test_of_two_runs_with_one_seed_the_longest_counts(tmp_path: Path, column: Co
     full = kept(tmp_path, run("FedAvg", 0, 0.6) | {"rounds": 1000})
     for studies in ([short, full], [full, short]):
         assert [row["last"] for row in column.runs(studies)["FedAvg"]] == [0.6]
+
+
+def test_a_run_that_went_on_counts_with_the_columns_rounds(tmp_path: Path, column: Column) -> None:
+    """Without a history nobody knows how it stood then: one of the right length is better."""
+    rows = curve("FedAvg", 0, {500: 0.3, 1000: 0.5, 1500: 0.9})
+    made = run("FedAvg", 0, 0.9) | {"rounds": 1500}
+    longer = kept(tmp_path, made, rows=rows, rounds=1500)
+    [found] = column.runs([longer])["FedAvg"]
+    assert (found["last"], found["best"], found["mean_tail"], found["rounds"]) == (0.5, 0.5, 0.5, 1000)
+    bare = kept(tmp_path, made, rounds=1500)
+    [found] = column.runs([bare])["FedAvg"]
+    assert (found["last"], found["rounds"]) == (0.9, 1500)
+    exact = kept(tmp_path, run("FedAvg", 0, 0.4) | {"rounds": 1000})
+    for studies in ([bare, exact], [exact, bare]):
+        assert [row["last"] for row in column.runs(studies)["FedAvg"]] == [0.4]
+
+
+def test_results_are_of_the_longest_runs_and_of_the_columns_methods(tmp_path: Path, column: Column) -> None:
+    def made(rounds: int, seed: int) -> Results:
+        rows = curve("FedAvg", seed, {10: 0.4}) + curve("FedAvgM", seed, {10: 0.4})
+        labels = ("FedAvg", "FedAvgM", "FedProx(mu=0.001)")
+        methods = ["fedavg", "fedavgm", "fedprox(mu=0.001)"]
+        runs = [run(label, seed, 0.4) for label in labels]
+        return kept(tmp_path, *runs, rows=rows, rounds=rounds, methods=methods)
+
+    results = column.results([made(20, 0), made(1000, 1), made(1500, 2)])
+    assert results is not None
+    assert set(results.summary.column("seed")) == {1, 2}
+    assert results.labels() == ["FedAvg", "FedProx"], "as the paper calls them, and no others"
+    assert column.results([kept(tmp_path, run("FedAvg", 0, 0.5))]) is None, "there are no histories"

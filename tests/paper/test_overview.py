@@ -9,7 +9,7 @@ import pytest
 from fedskip.engine.local import Local
 from fedskip.input.errors import InputError
 from fedskip.paper.columns import settings
-from fedskip.paper.overview import found, measured, overview, tables
+from fedskip.paper.overview import found, missing, overview, tables
 from studies import recorded, run, study
 
 
@@ -22,14 +22,14 @@ def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
     )  # fmt: skip
     rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in overview([kept]).rows}
     assert rows.keys() == settings().keys()
-    assert rows["table3/synthetic"][:2] == ["30 of 1,000 rounds", "synthetic"]
+    assert rows["table3/synthetic"][:3] == ["30 × 1,000", "synthetic", "4 min, two CPU cores"]
     assert rows["table3/synthetic"][3] == "2, 1 of 10 methods"
-    assert rows["tune/feddyn"][0] == "15 of 200 rounds", "every value of a grid counts"
-    assert rows["fig1/beta0.1"][2:] == ["not measured", ""]
-
-
-def test_times_are_of_things_that_exist() -> None:
-    assert measured().keys() <= settings().keys()
+    assert rows["tune/feddyn"][0] == "15 × 200", "every value of a grid counts"
+    assert rows["fig1/beta0.1"][2:] == ["about 3 min", ""]
+    note = overview([kept]).note
+    assert "cifar100cnn: not the paper's model. resnet50: reduced: 20 of 200 rounds." in note
+    names = [row[0].plain for row in missing([kept]).rows]
+    assert names == [name for name in settings() if name not in ("table3/synthetic", "sigmoid/synthetic")]
 
 
 def test_the_tables() -> None:

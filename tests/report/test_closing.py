@@ -128,5 +128,8 @@ def test_a_smaller_version_says_so(tmp_path):
     results = recorded(tmp_path, [run("FedAvg", 0, 0.5)], **keys)
     assert caption(results).endswith("; reduced: 5 of 200 rounds.")
     assert "reduced: 5 of 200 rounds" in results.plot.curves().texts[0].get_text()
+    other = recorded(tmp_path, [run("FedAvg", 0, 0.5)], **(keys | {"note": "not the paper's model"}))
+    assert caption(other).endswith("; reduced: 5 of 200 rounds; not the paper's model.")
+    assert "not the paper's model" in other.plot.curves().texts[0].get_text()
     whole = recorded(tmp_path, [run("FedAvg", 0, 0.5)], rounds=200, of_rounds=200)
     assert "reduced" not in caption(whole), "it was made longer since"

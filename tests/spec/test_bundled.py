@@ -36,6 +36,24 @@ def test_quickstart_is_the_promised_study() -> None:
     assert centralised["reference"]
 
 
+def test_what_is_not_the_papers_says_so() -> None:
+    """CIFAR-100 with a model that is affordable, and with the paper's for a few rounds."""
+    paper = {s.name: s.keys for s in build(bundled.load("table2")).settings}
+    for setting in build(bundled.load("cifar100cnn")).settings:
+        whole = paper[setting.name.removesuffix("-cnn")]
+        differs = {
+            key for key in whole.keys() | setting.keys.keys() if whole.get(key) != setting.keys.get(key)
+        }
+        assert differs == {"name", "model", "note"}
+        assert setting.keys["note"] == "not the paper's model"
+    spec = build(bundled.load("resnet50"))
+    [setting] = spec.settings
+    whole = paper[setting.name]
+    differs = {key for key in whole.keys() | setting.keys.keys() if whole.get(key) != setting.keys.get(key)}
+    assert differs == {"methods", "rounds", "of_rounds", "seeds"}
+    assert (spec.precision, setting.keys["rounds"], setting.keys["of_rounds"]) == ("bf16", 20, 200)
+
+
 def test_one_setting_of_a_study() -> None:
     whole, narrow = build(bundled.load("table2")), build(bundled.load("table2/cifar10-beta0.5"))
     assert narrow.name == "table2-cifar10-beta0.5"

@@ -40,7 +40,8 @@ def marked(tree: Tree, rounds: Any, scale: float | None) -> Tree:
         whole = entry.get("rounds", tree.values.get("rounds"))
         fewer = rounds if scale is None else math.ceil(scale * whole)
         less = isinstance(fewer, int) and fewer < whole
-        entries.append({**entry, "rounds": fewer, "of_rounds": whole} if less else entry)
+        of = entry.get("of_rounds", tree.values.get("of_rounds", whole))  # one may be reduced as it is
+        entries.append({**entry, "rounds": fewer, "of_rounds": of} if less else entry)
     return Tree({**tree.values, "settings": entries}, tree.places)
 
 

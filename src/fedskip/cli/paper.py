@@ -1,12 +1,17 @@
 """`fedskip paper`: what of the paper can be run, and how far it is."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedskip.input.errors import InputError, unknown
 from fedskip.report.choices import SCORES
+
+if TYPE_CHECKING:
+    from fedskip.report.results import Results
 
 app = typer.Typer(invoke_without_command=True, help="The paper's tables and figures: list, status.")
 
@@ -28,7 +33,8 @@ def list_(outs: Outs = None) -> None:
     from fedskip.paper.overview import found, overview
 
     screen = console()
-    screen.print(overview(found(outs)))
+    sheet = overview(found(outs))
+    screen.print(sheet, sheet.note, "", sep="\n")
     screen.print("Without /SETTING, all settings of a study. Computed, from what was run (--from OUT):")
     for name, one in COMPUTED.items():
         screen.print(f"  {name:<11} {one.words}")
@@ -38,11 +44,15 @@ def list_(outs: Outs = None) -> None:
 def status(
     outs: Outs = None,
     score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = "best",
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to draw Figures 1 and 5, as far as they go.")
+    ] = None,
 ) -> None:
     """The paper's tables filled with what there is, beside the published numbers; OUT: by default runs/*."""
     from fedskip.cli.screen import console
-    from fedskip.paper.computed import table4
     from fedskip.paper.overview import found, tables
+    from fedskip.paper.pictures import shown
+    from fedskip.paper.table4 import table4
 
     if score not in SCORES:
         raise unknown("--score", score, SCORES)
@@ -51,18 +61,37 @@ def status(
         screen.print(sheet)
     for part in table4(studies, None):
         screen.print(part)
+    picture([*shown(studies)], studies, figures)
 
 
-def compute(name: str, outs: list[Path] | None, to: Path | None) -> None:
-    """Make something of the paper that is not trained."""
+def picture(names: list[str], studies: list[Results], folder: Path | None) -> None:
+    """Print some of the paper's figures in numbers, and draw them if there is a folder for it."""
     from fedskip.cli.screen import console
+    from fedskip.files import write_bytes
+    from fedskip.paper.pictures import shown
+    from fedskip.report.canvas import drawn
+
+    screen, found = console(), shown(studies)
+    for name, (sheet, draw) in found.items():
+        if name in names:
+            screen.print(sheet, sheet.note, sep="\n" if sheet.note else "")
+            if draw is not None and folder is not None:
+                write_bytes(folder / f"{name}.svg", drawn(draw(studies), "svg"))
+                screen.print(f"{folder / f'{name}.svg'}", soft_wrap=True)
+
+
+def compute(name: str, outs: list[Path] | None, to: Path | None, models: str | None = None) -> None:
+    """Make something of the paper that is not trained; `models`: the costs of these only."""
+    from fedskip.cli.screen import console
+    from fedskip.paper.complexity import cases_of, complexity
     from fedskip.paper.computed import COMPUTED
     from fedskip.paper.overview import found
     from fedskip.records.provenance import next_folder
 
-    screen, to = console(), to or next_folder(name)
+    cases, screen, to = cases_of(models), console(), to or next_folder(name)
     if to.is_dir() and any(to.iterdir()):
         raise InputError("--out", "is not empty", str(to), "choose another folder")
-    for part in COMPUTED[name].make(found(outs), to):
+    parts = COMPUTED[name].make(found(outs), to) if models is None else [complexity(to, cases=cases)]
+    for part in parts:
         screen.print(part)
     screen.print(f"\n{to}", soft_wrap=True)

@@ -37,13 +37,18 @@ def run(
     out: Annotated[str | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)] = None,
     sources: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2 or fig4 from: runs/*."),
+        typer.Option(
+            "--from", metavar="OUT", help="Studies to compute table4, fig2, fig4, ... from: runs/*."
+        ),
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Of complexity: cnn,perceptron,... Without it, all five.")
     ] = None,
     track: Track = None,
 ) -> None:
     """Run a study: quickstart, one of the paper's, a file, or a data set's defaults (--set data.name=...)."""
     from fedskip.cli.chosen import chosen
-    from fedskip.cli.paper import compute
+    from fedskip.cli.paper import compute, picture
     from fedskip.cli.screen import close, live, resumable
     from fedskip.paper.computed import COMPUTED
     from fedskip.report.trackers.audience import tracker
@@ -52,11 +57,12 @@ def run(
 
     keys = {"methods": methods, "rounds": rounds, "seeds": seeds, "engine": engine, "device": device}
     given = {key: value for key, value in keys.items() if value is not None}
+    require("--models", models is None or study == "complexity", "is only for complexity", models)
     if study in COMPUTED:
         others = {"scale": scale, "set": assignments, "track": track}
         for key, value in (given | {key: value for key, value in others.items() if value}).items():
             raise InputError(f"--{key}", f"is not for {study}, which is computed", value, "leave it out")
-        compute(study, sources, folder(out))
+        compute(study, sources, folder(out), models)
         return
     require("--from", not sources, "is for what is computed", sources, f"one of {', '.join(COMPUTED)}")
     for assignment in assignments or []:
@@ -69,6 +75,7 @@ def run(
     with resumable(new), live(new) as progress:
         results = new.run(progress, trackers=trackers)
     close(results)
+    picture([(study or "").partition("/")[0]], [results], results.out / "figures")
 
 
 def resume(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -30,23 +30,27 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
     """A column in full: our scores, the paper's, and the gains over FedAvg, paired by seed."""
     runs = column.runs(studies)
     diverged = any(row["diverged"] for rows in runs.values() for row in rows)
+    lengths = {name: length(column, rows) for name, rows in runs.items()}
     several = len(runs.get(BASELINE, ())) > 1
     gains = ["gain in best", "gain in tail"] * several
-    paper, published = ["paper"] * bool(column.published), ["paper's gain"] * bool(column.published)
-    headers = ["method", *SHOWN.values(), *["diverged"] * diverged, *paper, *gains, *published]
+    paper, theirs = ["paper"] * bool(column.published), ["paper's gain"] * bool(column.published)
+    headers = ["method", *SHOWN.values(), *["diverged"] * diverged]
+    headers += [*["length"] * any(lengths.values()), *paper, *gains, *theirs]
     rows = []
     for name, found in runs.items():
         lost = sum(bool(row["diverged"]) for row in found)
-        cells = (
-            [units.scores(_known(found, score), METRIC) for score in SHOWN] if found else ["not run", "", ""]
-        )
+        cells = [scores(found, score) for score in SHOWN] if found else ["not run", "", ""]
         cells += [f"{lost} of {len(found)}" if lost else ""] * diverged
-        cells += [_published(column, name) for _ in paper]
+        cells += [lengths[name]] * any(lengths.values())
+        cells += [published(column, name) for _ in paper]
         for score in ("best", "mean_tail") if several else ():
-            cells.append("" if name == BASELINE else shown_gain(_apart(found, runs[BASELINE], score)))
-        cells += [_published_gain(column, name) for _ in published]
+            cells.append("" if name == BASELINE else gain(found, runs[BASELINE], score))
+        cells += [published_gain(column, name) for _ in theirs]
         rows.append([Text(name), *map(Text, cells)])
-    return Sheet(f"{column.table}/{column.name}", headers, 1, rows)
+    small = short(column, studies)
+    batch = column.draft.keys["local"]["batch"]
+    note = f"{small} clients fill no batch of {batch}, and train in one short batch." if small else ""
+    return Sheet(f"{column.table}/{column.name}", headers, 1, rows, note)
 
 
 def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], score: str = "best") -> Sheet:
@@ -54,28 +58,33 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
     headers = ["method"]
     names = list(dict.fromkeys(name for column in columns for name in column.methods))
     rows = {name: [Text(name)] for name in names}
+    small = [Text("(clients in a short batch)")]
     for column in columns:
         runs = column.runs(studies)
         headers += [column.name, "paper"]
-        means = {name: fmean(known) for name, found in runs.items() if (known := _known(found, score))}
+        means = {name: fmean(mine) for name, found in runs.items() if (mine := known(found, score))}
         best = max(means.values(), default=0.0)
         for name in names:
             text = cell(column, runs.get(name), score)
             ahead = name in means and means[name] == best and len(means) > 1
-            rows[name] += [Text(text, BEST if ahead else ""), Text(_published(column, name))]
-    return Sheet(f"{table}, {SHOWN.get(score, score)} test accuracy in %", headers, 1, list(rows.values()))
+            rows[name] += [Text(text, BEST if ahead else ""), Text(published(column, name))]
+        small += [Text(short(column, studies)), Text("")]
+    title = f"{table}, {SHOWN.get(score, score)} test accuracy in %"
+    return Sheet(title, headers, 1, [*rows.values(), *[small] * any(cell.plain for cell in small[1:])])
 
 
 def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = "mean_tail") -> Sheet:
     """What skipping gains over FedAvg in each column that was run: ours, and the paper's."""
     rows = []
     for column, gained in gains(columns, studies, score).items():
-        base = column.runs(studies)[BASELINE]
-        cells = [str(len(base)), units.scores(_known(base, score), METRIC)]
+        runs = column.runs(studies)
+        base, compared = runs[BASELINE], [row for name in (BASELINE, *SKIPPING) for row in runs[name]]
+        said = length(column, compared)
+        cells = [str(len(base)), scores(base, score)]
         cells += [
-            f"{shown_gain(ours)}; paper {_published_gain(column, name)}" for name, ours in gained.items()
+            f"{shown_gain(ours)}; paper {published_gain(column, name)}" for name, ours in gained.items()
         ]
-        rows.append([Text(column.name), *map(Text, cells)])
+        rows.append([Text(f"{column.name} ({said})" if said else column.name), *map(Text, cells)])
     return Sheet(
         f"gain over {BASELINE} in points, by {SHOWN[score]}",
         ["column", "seeds", BASELINE, *SKIPPING],
@@ -126,15 +135,51 @@ def cell(column: Column, runs: Sequence[Row] | None, score: str) -> str:
         return ""
     if not runs:
         return "not run"
-    known, lost = _known(runs, score), sum(bool(row["diverged"]) for row in runs)
+    lost = sum(bool(row["diverged"]) for row in runs)
     notes = [f"{lost} of {len(runs)} diverged"] * bool(lost)
-    rounds = min((int(row["rounds"]) for row in runs if not row["diverged"]), default=column.rounds)
-    notes += [f"{rounds} of {column.rounds} rounds"] * (rounds < column.rounds)
-    said = units.scores(known, METRIC) if known else ""
+    notes += [said for said in [length(column, runs)] if said]
+    said = scores(runs, score) if known(runs, score) else ""
     return f"{said} ({', '.join(notes)})".strip() if notes else said
 
 
-def _known(runs: Sequence[Row], score: str) -> list[float]:
+def length(column: Column, runs: Iterable[Row]) -> str:
+    """Where runs are not of the column's rounds, how many they have.
+
+    Of longer ones its own rounds count, unless no history was kept.
+    """
+    found = [int(row["rounds"]) for row in runs if not row["diverged"]]
+    least, most = min(found, default=column.rounds), max(found, default=column.rounds)
+    if least < column.rounds:
+        return f"{least} of {column.rounds} rounds"
+    return f"{most} rounds, not {column.rounds}" if most > column.rounds else ""
+
+
+def short(column: Column, studies: Sequence[Results]) -> str:
+    """How many clients `local.small_clients: short` concerned, of how many; nothing where nobody noted it.
+
+    Where seeds differ, the fewest and the most.
+    """
+    found = [
+        (number, setting.divisions[seed]["clients"])
+        for part in column.parts(studies)
+        for setting in part.settings
+        for seed, number in setting.short.items()
+    ]
+    ranges = [sorted({*numbers}) for numbers in zip(*found, strict=True)]
+    return " of ".join(" to ".join(map(str, {r[0]: 0, r[-1]: 0})) for r in ranges)
+
+
+def scores(runs: Sequence[Row], score: str) -> str:
+    """The mean and spread of the runs that did not diverge."""
+    return units.scores(known(runs, score), METRIC)
+
+
+def gain(runs: Sequence[Row], others: Sequence[Row], score: str) -> str:
+    """What runs gain over others, paired by seed."""
+    return shown_gain(_apart(runs, others, score))
+
+
+def known(runs: Sequence[Row], score: str) -> list[float]:
     """The scores of the runs that did not diverge."""
     return [row[score] for row in runs if row[score] is not None and not row["diverged"]]
 
@@ -154,13 +199,15 @@ def shown_gain(found: Difference) -> str:
     return f"{mean} ({low} to {high})" if found.low is not None else mean
 
 
-def _published(column: Column, name: str) -> str:
+def published(column: Column, name: str) -> str:
+    """The paper's number; a star where it has one."""
     if name not in column.published:
         return ""
     score = column.published[name]
     return "*" if score is None else units.score(score, METRIC)
 
 
-def _published_gain(column: Column, name: str) -> str:
+def published_gain(column: Column, name: str) -> str:
+    """The paper's gain over FedAvg."""
     score, base = column.published.get(name), column.published.get(BASELINE)
     return "" if score is None or base is None or name == BASELINE else units.difference(score - base, METRIC)

@@ -5,26 +5,28 @@
 
 import csv
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedskip.engine.local import Local
 from fedskip.methods import Method
-from fedskip.methods.grammar import label_among, parse_many
+from fedskip.methods.grammar import label_among, parse_many, text
+from fedskip.paper.within import within
 from fedskip.records.table import Row, Table
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
+from fedskip.report.together import together
 from fedskip.spec import Draft, Setting, build, bundled
 
 TABLES = ("table1", "table2", "table3")
 BASELINE = "FedAvg"
 # keys that say how much is run or measured, not what
 FREE = {
-    "name", "methods", "seeds", "rounds", "of_rounds", "eval_samples", "slot_accuracy", "client_accuracy",
-    "target", "reference",
+    "name", "methods", "seeds", "rounds", "of_rounds", "note", "eval_samples", "slot_accuracy",
+    "client_accuracy", "target", "reference",
 }  # fmt: skip
 
 
@@ -43,6 +45,11 @@ class Column:
     @property
     def rounds(self) -> int:
         return int(self.draft.keys["rounds"])
+
+    @property
+    def marks(self) -> list[str]:
+        """What has to be said of it: that it is less than the paper's, or other."""
+        return About(dict(self.draft.keys), Path()).marks
 
     @property
     def methods(self) -> dict[str, Method]:
@@ -65,27 +72,68 @@ class Column:
                 return False
         return True
 
-    def runs(self, studies: list[Results]) -> dict[str, list[Row]]:
-        """The runs of each method that some studies hold; every seed once, the longest counts."""
-        found: dict[str, dict[int, Row]] = {name: {} for name in self.methods}
+    def parts(self, studies: Sequence[Results], beyond: float = 1.0) -> list[Results]:
+        """What each study holds of this column, under the paper's names.
+
+        Of runs that went on for longer, the column's own rounds count; histories may go on to `beyond` times
+        these.
+        """
+        found = []
         for study in studies:
             for setting in filter(self.is_of, study.settings):
-                rows = _by_method(study, setting)
-                for name, method in self.methods.items():
-                    for row in rows.get(method, ()):
-                        known = found[name].get(row["seed"])
-                        if known is None or known["rounds"] < row["rounds"]:
-                            found[name][row["seed"]] = row
+                methods = self._called(setting)
+                names = {label: name for label, (name, _) in methods.items()}
+                history, summary = (
+                    _renamed(table, setting.name, names) for table in (study.history, study.summary)
+                )
+                if summary:
+                    keys = setting.keys | {"methods": [text(method) for _, method in methods.values()]}
+                    about = replace(setting, keys=keys)
+                    own = replace(study, history=history, summary=summary, settings=(about,))
+                    found.append(within(own, self.rounds, beyond))
+        return found
+
+    def runs(self, studies: Sequence[Results]) -> dict[str, list[Row]]:
+        """The runs of each method; every seed once, and the one that is nearest to the column's rounds."""
+        found: dict[str, dict[int, Row]] = {name: {} for name in self.methods}
+        for part in self.parts(studies):
+            for row in part.summary:
+                seeds = found[row["method"]]
+                known = seeds.get(row["seed"])
+                if known is None or self._worth(known) < self._worth(row):
+                    seeds[row["seed"]] = row
         return {name: [seeds[seed] for seed in sorted(seeds)] for name, seeds in found.items()}
 
+    def results(self, studies: Sequence[Results], beyond: float = 1.0) -> Results | None:
+        """Its runs that have histories, as results of their own; of several lengths only the longest."""
+        found = [part for part in self.parts(studies, beyond) if part.history]
+        longest = max((part.settings[0].rounds for part in found), default=0)
+        found = [part for part in found if part.settings[0].rounds == longest]
+        found.sort(key=lambda part: -max(part.summary.column("rounds")))  # of a run in two, the first counts
+        return together(found)[0] if found else None
 
-def _by_method(study: Results, setting: About) -> dict[Method, Table]:
-    """The runs of a setting; nothing of methods that cannot be read on this machine."""
-    try:
-        methods = parse_many(setting.keys.get("methods", ()))
-    except ValueError:
-        return {}
-    return {m: study.summary.where(setting=setting.name, method=label_among(m, methods)) for m in methods}
+    def _worth(self, run: Row) -> tuple[bool, bool, int]:
+        """Whole and no longer; whole; as far as it came."""
+        return run["rounds"] >= self.rounds, run["rounds"] <= self.rounds, run["rounds"]
+
+    def _called(self, setting: About) -> dict[str, tuple[str, Method]]:
+        """The column's methods that a setting has, by their labels there, and how the paper calls them."""
+        try:
+            methods = parse_many(setting.keys.get("methods", ()))
+        except ValueError:  # some cannot be read on this machine
+            return {}
+        names = {method: name for name, method in self.methods.items()}
+        return {label_among(m, methods): (names[m], m) for m in methods if m in names}
+
+
+def _renamed(table: Table, setting: str, names: Mapping[str, str]) -> Table:
+    """The rows of a setting's methods that have names, under these."""
+    rows = [
+        row | {"method": names[row["method"]]}
+        for row in table
+        if row["setting"] == setting and row["method"] in names
+    ]
+    return Table(table.columns, rows)
 
 
 def called(method: Method) -> str:

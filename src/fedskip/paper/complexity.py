@@ -21,6 +21,7 @@ from rich.console import Group
 
 from fedskip.engine import Loop, Task
 from fedskip.engine.arithmetic import torch_threads
+from fedskip.input.errors import unknown
 from fedskip.methods import FedAvg, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.paper.costs import Case, Party, make_server, parts, play, server_memory
 from fedskip.paper.output import sheet, write
@@ -94,6 +95,20 @@ def complexity(
               {name: name for name in beside.columns}),
         sheet("The server's memory, in models", memory, {name: name.replace("_", ", ") for name in MEMORY}),
     )  # fmt: skip
+
+
+def cases_of(models: str | None) -> list[Case]:
+    """The cases of some models, separated by commas; None: all.
+
+    >>> [case.name for case in cases_of("lstm, cnn")]
+    ['cnn', 'lstm']
+    """
+    known = {case.name: case for case in CASES}
+    wanted = [*known] if models is None else [name.strip() for name in models.split(",")]
+    for name in wanted:
+        if name not in known:
+            raise unknown("--models", name, known)
+    return [case for name, case in known.items() if name in wanted]
 
 
 def everything() -> list[Method]:

@@ -1,7 +1,7 @@
 """What of the paper is computed: Table IV and Figures 2 to 4 from what was run, its theorem, its costs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -11,15 +11,15 @@ from fedskip.data import catalogue, heatmap
 from fedskip.data.split import deal, split
 from fedskip.files import write_bytes, write_text
 from fedskip.input.errors import InputError
-from fedskip.paper.columns import BASELINE, Column, columns, races
+from fedskip.paper.clients import clients
+from fedskip.paper.columns import columns, races
 from fedskip.paper.complexity import complexity
+from fedskip.paper.diverged import diverged
+from fedskip.paper.table4 import table4
 from fedskip.paper.theorem import theorem1
-from fedskip.records.table import Row, Table
-from fedskip.report import units
+from fedskip.records.table import Table
 from fedskip.report.canvas import drawn
 from fedskip.report.results import Results
-from fedskip.report.sheet import Sheet
-from fedskip.report.together import together
 
 
 @dataclass(frozen=True)
@@ -28,54 +28,6 @@ class Computed:
 
     words: str
     make: Callable[[Sequence[Results], Path], list[RenderableType]]  # writes files, gives what to print
-
-
-def of_column(column: Column, studies: Sequence[Results]) -> Results | None:
-    """The runs of a column as results of their own; of several lengths only the longest."""
-    found = []
-    for study in studies:
-        own = [setting for setting in study.settings if column.is_of(setting)]
-        names = {setting.name for setting in own}
-        parts = [
-            Table(t.columns, [r for r in t if r["setting"] in names]) for t in (study.history, study.summary)
-        ]
-        if len(parts[0]):
-            found.append(replace(study, history=parts[0], summary=parts[1], settings=tuple(own)))
-    longest = max((setting.rounds for one in found for setting in one.settings), default=0)
-    found = [one for one in found if one.settings[0].rounds == longest]
-    return together(found)[0] if found else None
-
-
-def table4(studies: Sequence[Results], out: Path | None) -> list[RenderableType]:
-    """Rounds, merges and bytes until FedAvg's best and its last accuracy are reached, column by column."""
-    shown: list[RenderableType] = []
-    rows: list[Row] = []
-    missing = []
-    for name, column in races().items():
-        results = of_column(column, studies)
-        if results is None or BASELINE not in results.labels():
-            missing.append(name)
-            continue
-        for score in ("best", "last"):
-            found = results.to_target(BASELINE, score=score)
-            rows += [{"column": name, "of": score} | row for row in found]
-            shown.append(_target_sheet(f"{name}: to FedAvg's {score}", column, found))
-    if rows and out is not None:
-        write_text(out / "table4.csv", Table(rows[0], rows).csv())
-    shown += [Text(f"not run: {name}. Make it with: fedskip run {name}") for name in missing]
-    return shown
-
-
-def _target_sheet(title: str, column: Column, found: Table) -> Sheet:
-    headers = ["method", "reached", "rounds", "merges", "sent, both ways", "speed-up"]
-    rows = []
-    for row in found:
-        cells = [f"{row['reached']} of {row['seeds']}"]
-        cells += [units.NONE if row[key] is None else f"{row[key]:.0f}" for key in ("rounds", "merges")]
-        cells.append(units.NONE if row["bytes"] is None else units.size(row["bytes"]))
-        cells.append(f"{column.rounds / row['rounds']:.2f}×" if row["rounds"] else units.NONE)
-        rows.append([Text(row["method"]), *map(Text, cells)])
-    return Sheet(title, headers, 1, rows)
 
 
 def fig2(studies: Sequence[Results], out: Path) -> list[RenderableType]:
@@ -96,8 +48,8 @@ def fig3(studies: Sequence[Results], out: Path) -> list[RenderableType]:
     train, _ = split(dataset, 0)
     for name in ("iid", "beta1", "beta0.5"):
         column = columns()[f"table2/cifar10-{name}"]
-        clients = deal(dataset, train, 0, column.draft.keys["partition"], column.draft.keys["clients"])
-        counts = heatmap.class_counts(clients, dataset.samples.labels(), dataset.classes or 0)
+        owned = deal(dataset, train, 0, column.draft.keys["partition"], column.draft.keys["clients"])
+        counts = heatmap.class_counts(owned, dataset.samples.labels(), dataset.classes or 0)
         file = out / f"fig3-{name}.svg"
         heatmap.draw(counts, file, column.name)
         rows = [
@@ -112,7 +64,7 @@ def fig4(studies: Sequence[Results], out: Path) -> list[RenderableType]:
     """Test accuracy over rounds, for every column that was run."""
     shown: list[RenderableType] = []
     for name, column in races().items():
-        results = of_column(column, studies)
+        results = column.results(studies)
         if results is not None:
             file = out / f"fig4-{column.name}.svg"
             write_bytes(file, drawn(results.plot.curves(), "svg"))
@@ -127,11 +79,13 @@ COMPUTED = {
     "fig2": Computed("the way of the models, from any run that skips", fig2),
     "fig3": Computed("who has how much of what on CIFAR-10", fig3),
     "fig4": Computed("test accuracy over rounds, from runs of tables 2 and 3", fig4),
+    "clients": Computed("how large the clients of runs are; deals them again, so it needs the data", clients),
+    "diverged": Computed("which runs diverged, when, and on which client; sizes need the data", diverged),
     "theorem1": Computed(
         "Theorem 1 and its lemma, on problems with known constants; minutes", lambda _, out: [theorem1(out)]
     ),
     "complexity": Computed(
-        "what methods cost servers and clients: time, bytes, memory; half an hour",
+        "costs of methods; half an hour, with --models perceptron,cnn,cnn-femnist,lstm five minutes",
         lambda _, out: [complexity(out)],
     ),
 }

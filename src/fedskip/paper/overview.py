@@ -1,7 +1,6 @@
 """What there is of the paper to run, what it needs, and what has been run."""
 
 import contextlib
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,19 +10,37 @@ from fedskip.data import cache, catalogue
 from fedskip.input.errors import InputError
 from fedskip.paper.beside import table_sheet
 from fedskip.paper.columns import TABLES, Column, columns, settings
+from fedskip.paper.estimate import DEVICE, time
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 
+MISSING = "*"  # of data
+NOTE = (
+    f"{MISSING} not on this machine: fedskip data list. "
+    "Times are for all seeds; those with `about` are estimates from steps."
+)
+
 
 def overview(studies: Sequence[Results]) -> Sheet:
-    """Every name that `fedskip run` takes, with its data, the time that was measured, and what was run."""
-    times, rows = measured(), []
+    """Every name that `fedskip run` takes, with its data, the time that it takes, and what was run."""
+    rows, marks = [], dict[str, None]()
     for name, column in settings().items():
-        seeds = len(column.draft.keys["seeds"])
-        runs = len(column.methods) * seeds
-        cells = [f"{runs} of {column.rounds:,} rounds", _data(column), times.get(name, "not measured")]
-        rows.append([Text(name), *map(Text, cells), Text(_done(column, studies))])
-    return Sheet("fedskip run NAME", ["NAME", "runs", "data", "time measured", "seeds run here"], 1, rows)
+        runs = len(column.methods) * len(column.draft.keys["seeds"])
+        cells = [f"{runs} × {column.rounds:,}", _data(column), time(name), _done(column, studies)]
+        rows.append([Text(name), *map(Text, cells)])
+        marks |= {f"{column.table}: {words}.": None for words in column.marks}
+    headers = ["NAME", "runs × rounds", "data", f"time, {DEVICE}", "seeds run here"]
+    return Sheet("fedskip run NAME", headers, 1, rows, " ".join([NOTE, *marks]))
+
+
+def missing(studies: Sequence[Results]) -> Sheet:
+    """What was not run, and the time that it would take."""
+    rows = []
+    for name, column in settings().items():
+        if not any(column.runs(studies).values()):
+            runs = len(column.methods) * len(column.draft.keys["seeds"])
+            rows.append([Text(name), Text(f"{runs} × {column.rounds:,}"), Text(time(name))])
+    return Sheet("not run", ["fedskip run", "runs × rounds", f"time on {DEVICE}, estimated"], 1, rows)
 
 
 def tables(studies: Sequence[Results], score: str = "best") -> list[Sheet]:
@@ -32,13 +49,6 @@ def tables(studies: Sequence[Results], score: str = "best") -> list[Sheet]:
         table_sheet(table, [one for one in columns().values() if one.table == table], list(studies), score)
         for table in TABLES
     ]
-
-
-def measured() -> dict[str, str]:
-    """How long something took, by name."""
-    with Path(__file__).with_name("times.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {row["name"]: f"{row['minutes']} min, {row['seeds']} seeds, {row['device']}" for row in rows}
 
 
 def found(folders: Sequence[Path] | None) -> list[Results]:
@@ -55,7 +65,7 @@ def found(folders: Sequence[Path] | None) -> list[Results]:
 def _data(column: Column) -> str:
     name = column.draft.keys["data"]["name"]
     ready = catalogue.CATALOGUE[name].files is None or cache.has(name)
-    return name if ready else f"{name} (missing: fedskip data list)"
+    return name if ready else f"{name} {MISSING}"
 
 
 def _done(column: Column, studies: Sequence[Results]) -> str:

@@ -61,7 +61,7 @@ def curves(results: Recorded, about: About, y: str, smooth: int | None = None) -
     wild, kept = ([], None) if y in SCORES else limits({k: v.mean for k, v in lines.items()}, logarithmic)
     seeds = sorted(set(results.summary.where(setting=about.name).column("seed")))
     notes = [f"mean of {len(seeds)} seeds, band: lowest to highest" if len(seeds) > 1 else f"seed {seeds[0]}"]
-    notes += [about.reduced] if about.reduced else []
+    notes += about.marks
     notes += [] if results.finished else ["not finished"]
     notes += [f"without runs that diverged: {', '.join(lost)}"] if lost else []
     notes += [f"{', '.join(wild)} leave{'s' if len(wild) == 1 else ''} the picture"] if wild else []

@@ -126,7 +126,7 @@ def content(
     """All that a page shows, as HTML. `stamp`: what a server knows it by, if one keeps it up to date."""
     how: dict[str, Any] = {"baseline": baseline, "score": score}
     marks = [] if results.finished else ["Not finished: these are the numbers so far."]
-    marks += [f"{setting.name}, {setting.reduced}." for setting in results.settings if setting.reduced]
+    marks += [f"{setting.name}, {words}." for setting in results.settings for words in setting.marks]
     words, bill = parts.verdict(results, **how), reach.in_words(results, target)
     found = [
         f"<h1>{html.escape(results.name)}</h1>{paragraphs(marks, 'mark')}{parts.about(results)}",

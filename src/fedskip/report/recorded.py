@@ -33,6 +33,7 @@ class About:
     keys: Facts
     out: Path  # the folder of its study
     divisions: dict[int, Facts] = field(default_factory=dict)  # in numbers, by partition seed
+    short: dict[int, int] = field(default_factory=dict)  # clients that fill no batch, by partition seed
     called: str = ""  # where several studies are looked at together and it has a namesake
 
     @property
@@ -44,10 +45,11 @@ class About:
         return int(self.keys.get("rounds") or 0)
 
     @property
-    def reduced(self) -> str:
-        """Whether this is less than the study that it is a version of, in words."""
-        whole = int(self.keys.get("of_rounds") or 0)
-        return f"reduced: {self.rounds:,} of {whole:,} rounds" if self.rounds < whole else ""
+    def marks(self) -> list[str]:
+        """What has to be said wherever it is shown: its note, and if it has fewer rounds than it should."""
+        whole, note = int(self.keys.get("of_rounds") or 0), self.keys.get("note")
+        less = f"reduced: {self.rounds:,} of {whole:,} rounds"
+        return [*[less] * (self.rounds < whole), *[str(note)] * bool(note)]
 
     @property
     def reference(self) -> bool:
@@ -101,10 +103,11 @@ class Recorded:
             check_name(keys["name"])  # it names files
         rows = Table.read(history) if history.exists() else Table(HISTORY)
         noted = folder.record().get("settings") or {}
-        settings = tuple(
-            About(keys, out, dict(noted.get(keys["name"], {}).get("divisions") or {}))
-            for keys in settings_of(study)
-        )
+        settings = []
+        for keys in settings_of(study):
+            facts = noted.get(keys["name"], {})
+            divisions, short = dict(facts.get("divisions") or {}), dict(facts.get("short") or {})
+            settings.append(About(keys, out, divisions, short))
         written = out / "summary.csv"  # with it a study is finished
         finished = written.exists()
         summary = Table.read(written) if finished else so_far(rows, settings, out / "checkpoints")
@@ -118,7 +121,7 @@ class Recorded:
         if not summary:
             fix = "wait for its first evaluation, or go on with `fedskip resume`"
             raise InputError("out", "holds a study without results yet", str(out), fix)
-        return cls(out, rows, summary, study.get("name", ""), settings, finished)
+        return cls(out, rows, summary, study.get("name", ""), tuple(settings), finished)
 
     @property
     def compared(self) -> list[About]:

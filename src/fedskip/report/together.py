@@ -14,7 +14,7 @@ from fedskip.report.recorded import About
 from fedskip.report.results import Results
 
 # may differ within a setting
-FREE = ("name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "of_rounds")
+FREE = ("name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "of_rounds", "note")
 
 
 def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
@@ -57,7 +57,8 @@ def _joined(one: About, other: About) -> About:
         key: [*_listed(one.keys.get(key)), *_listed(other.keys.get(key))] for key in ("methods", "seeds")
     }
     both = {key: list(dict.fromkeys(values)) for key, values in pairs.items()}
-    return replace(one, keys=one.keys | both, divisions=one.divisions | other.divisions)
+    divisions, short = one.divisions | other.divisions, one.short | other.short
+    return replace(one, keys=one.keys | both, divisions=divisions, short=short)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -66,6 +66,7 @@ class Setting:
     client_accuracy: bool = False
     target: float | str | None = None  # a score, or a method whose best it is: what it takes is reported
     of_rounds: int | None = None  # of the study that this is a smaller version of: outputs say so
+    note: str | None = None  # what outputs say of it besides
     reference: bool = False  # shown as a line beside the others, not among them
 
     def __post_init__(self) -> None:

@@ -64,7 +64,7 @@ class Prepared:
         """Those with too few samples for a batch, counted, in words: left out, or in a short batch."""
         local, divisions, lines = self.setting.local, self.divisions.values(), []
         kept, dropped = [len(each.clients) for each in divisions], [each.dropped for each in divisions]
-        small = [int((each.clients.sizes < local.batch).sum()) for each in divisions]
+        small = [*self.short().values()]
         if any(dropped):
             clients = f"{_range(dropped)} of {_range(map(add, kept, dropped))} clients"
             lines.append(f"{clients} dropped (fewer than {local.fewest} samples)")
@@ -72,6 +72,11 @@ class Prepared:
             clients = f"{_range(small)} of {_range(kept)} clients train{'s' * (set(small) == {1})}"
             lines.append(f"{clients} in one short batch (fewer than {local.batch} samples)")
         return lines
+
+    def short(self) -> dict[int, int]:
+        """How many clients have fewer samples than a batch, by partition seed."""
+        batch = self.setting.local.batch
+        return {seed: int((each.clients.sizes < batch).sum()) for seed, each in self.divisions.items()}
 
     def run(self, method: Method, seed: int) -> Run:
         """The run of one method and one seed, before its first round."""

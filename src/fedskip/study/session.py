@@ -67,6 +67,7 @@ class Session:
             "parameters": self.prepared.task.layout.size,
             "data": dict(self.prepared.pool.digests),
             "divisions": {seed: each.facts() for seed, each in self.prepared.divisions.items()},
+            "short": self.prepared.short(),
         }
 
     def course(self) -> Course:

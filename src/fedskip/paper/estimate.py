@@ -1,0 +1,83 @@
+"""How long a setting takes: as it was measured, or else an estimate for one H200 by one rule.
+
+    minutes = 1 + client-steps × ms per client-step / 60,000
+
+One minute is for loading and compiling. Client-steps are methods × seeds × rounds × cohort × epochs × the
+batches of an average client. Milliseconds are those of the settings with the same model that were timed on an
+H200 (`times.csv`), less that minute; of a model without any, those of `fedskip bench` with many rows
+(`rates.csv`). Evaluations count where they were part of what was timed.
+"""
+
+import csv
+from functools import cache
+from pathlib import Path
+
+from fedskip.engine.local import Local
+from fedskip.paper.columns import Column, settings
+
+START = 1.0  # minutes
+DEVICE = "one H200"
+POOL = {"cifar10": 50_000, "cifar100": 50_000}  # training samples, dealt to all clients
+OWN = {"femnist": 145, "shakespeare": 5_573, "synthetic": 244}  # training samples of an average client
+
+
+def time(name: str) -> str:
+    """How long a setting takes, in words: measured, or `about` so long."""
+    column, rows = settings()[name], {row["name"]: row for row in _read("times")}
+    if name in rows:
+        row, said = rows[name], f"{rows[name]['minutes']} min"
+        said += "" if int(row["seeds"]) == len(column.draft.keys["seeds"]) else f", {row['seeds']} seeds"
+        return said + ("" if row["device"] == DEVICE else f", {row['device']}")
+    found = {precision: estimate(column, precision) for precision in ("tf32", "bf16")}
+    known = {precision: _words(minutes) for precision, minutes in found.items() if minutes is not None}
+    if "tf32" not in known:
+        return "not measured"
+    half = f" ({known['bf16']} in bf16)" if "bf16" in known else ""
+    return f"about {known['tf32']}{half}"
+
+
+def estimate(column: Column, precision: str = "tf32") -> float | None:
+    """Minutes on one H200; None for a model that nobody timed there."""
+    ms = rates().get((column.draft.keys["model"]["name"], precision))
+    return None if ms is None else START + client_steps(column) * ms / 60_000
+
+
+def client_steps(column: Column, seeds: int | None = None) -> int:
+    """The optimiser steps of all clients in all runs."""
+    keys = column.draft.keys
+    data, local = keys["data"]["name"], Local(**keys["local"])
+    samples = POOL[data] / keys["clients"] if data in POOL else OWN[data]
+    visit = local.steps(int((1 - keys.get("validation", 0)) * samples))
+    runs = len(column.methods) * (len(keys["seeds"]) if seeds is None else seeds)
+    return int(runs * column.rounds * keys["cohort"] * visit)
+
+
+@cache
+def rates() -> dict[tuple[str, str], float]:
+    """Milliseconds of a client-step on one H200, by model and precision."""
+    minutes: dict[str, float] = {}
+    steps: dict[str, int] = {}
+    for row in _read("times"):
+        column = settings()[row["name"]]
+        model = column.draft.keys["model"]["name"]
+        if row["device"] == DEVICE:
+            minutes[model] = minutes.get(model, 0.0) + float(row["minutes"]) - START
+            steps[model] = steps.get(model, 0) + client_steps(column, int(row["seeds"]))
+    timed = {(model, "tf32"): 60_000 * total / steps[model] for model, total in minutes.items()}
+    return {(row["model"], row["precision"]): float(row["ms"]) for row in _read("rates")} | timed
+
+
+def _words(minutes: float) -> str:
+    """Minutes as people say them.
+
+    >>> _words(7.4), _words(150), _words(5161.0)
+    ('7 min', '2.5 h', '86 h')
+    """
+    if minutes < 100:
+        return f"{minutes:.0f} min"
+    return f"{minutes / 60:.1f} h" if minutes < 600 else f"{minutes / 60:.0f} h"
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with Path(__file__).with_name(f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,135 @@
+"""Figures 1 and 5 of the paper, from what there is of them in any study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from fedskip.paper import compose
+from fedskip.paper.beside import cell, known, length
+from fedskip.paper.claims import Uneven, uneven, uneven_sheet
+from fedskip.paper.columns import BASELINE, Column, settings
+from fedskip.records.history import TAIL
+from fedskip.report.canvas import finish, new_axes
+from fedskip.report.results import Results
+from fedskip.report.sheet import Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BESIDE = ("table2/cifar10-beta1", "table2/cifar10-iid")  # as Figure 1's settings, but for beta
+PERIODS = (1, 3, 5, 7, 10, 15, 20)
+
+
+def fig1_columns() -> list[Column]:
+    """CIFAR-10 with ten clients, from the most uneven division to the even one."""
+    known = settings()
+    return [column for column in known.values() if column.table == "fig1"] + [known[name] for name in BESIDE]
+
+
+def fig1(studies: Sequence[Results]) -> Axes:
+    """FedAvg's accuracy and both drifts against beta."""
+    from matplotlib.figure import Figure
+
+    columns, seen = fig1_columns(), uneven(fig1_columns(), studies)
+    found = {_beta(column): seen[column] for column in columns if column in seen}
+    left: Axes
+    right: Axes
+    left, right = Figure(figsize=(8.4, 3.6), layout="constrained").subplots(1, 2)
+    _line(left, found, "accuracy", "test accuracy (%)", share=100.0)
+    _line(right, found, "drift_mean", "from the mean of the slots", marker="s")
+    _line(right, found, "drift_broadcast", "from the model sent out", marker="^")
+    for axes, up in ((left, "test accuracy (%)"), (right, "drift, squared distance")):
+        axes.set(xlabel="β", ylabel=up)
+        axes.set_xticks(range(len(found)), list(found))
+    note = f"over the last {TAIL:.0%} of the rounds; mean ± standard deviation over seeds"
+    missing = ", ".join(_beta(column) for column in columns if column not in seen)
+    notes = [*_short(columns, studies), *[f"not run: {missing}"] * bool(missing)]
+    finish(right, "and its drift", notes)
+    right.legend(fontsize=8, frameon=False)
+    finish(left, f"{BASELINE} against β", [note], legend=False)
+    left.grid(alpha=0.25)
+    return left
+
+
+def fig5_columns() -> list[Column]:
+    """CIFAR-10 with 10, 50 and 100 clients, at two betas."""
+    return [column for column in settings().values() if column.table == "fig5"]
+
+
+def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
+    """Accuracy against the period, a line for each setting."""
+    axes = new_axes()
+    for number, column in enumerate(fig5_columns()):
+        runs = column.runs(studies)
+        points = {period: known(runs[_named(period)], score) for period in PERIODS}
+        points = {period: scores for period, scores in points.items() if scores}
+        if points:
+            axes.errorbar(
+                list(points), [100 * fmean(scores) for scores in points.values()],
+                yerr=[100 * _spread(scores) for scores in points.values()], color=f"C{number}",
+                marker="osD^vP"[number], capsize=3, linewidth=1.4, label=column.name,
+            )  # fmt: skip
+        else:
+            axes.plot([], [], " ", label=f"{column.name}: not run")
+    axes.set_xticks(PERIODS)
+    axes.set(xlabel="Δ, rounds from merge to merge", ylabel=f"{score} test accuracy (%)")
+    notes = [f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}", *_short(fig5_columns(), studies)]
+    return finish(axes, "Accuracy against the period, CIFAR-10", notes)
+
+
+def fig5_sheet(studies: Sequence[Results], score: str = "best") -> Sheet:
+    """The same in numbers; the cells say what is missing, short or lost."""
+    rows = []
+    for column in fig5_columns():
+        runs = column.runs(studies)
+        if any(runs.values()):
+            cells = [cell(column, runs[_named(period)], score) for period in PERIODS]
+            rows.append([Text(column.name), *map(Text, cells)])
+    headers = ["setting", *(f"Δ = {period}" for period in PERIODS)]
+    return Sheet(f"{score} test accuracy in %, by period", headers, 1, rows)
+
+
+def shown(studies: Sequence[Results]) -> dict[str, tuple[Sheet, Callable[[Sequence[Results]], Axes] | None]]:
+    """What there is of the figures and of `compose`: in numbers, and as a picture."""
+    composed = settings()[compose.COLUMN].runs(studies)
+    found: dict[str, tuple[Sheet, Callable[[Sequence[Results]], Axes] | None]] = {
+        "fig1": (uneven_sheet(fig1_columns(), studies), fig1), "fig5": (fig5_sheet(studies), fig5),
+    }  # fmt: skip
+    found = {name: parts for name, parts in found.items() if parts[0].rows}
+    if any(rows for name, rows in composed.items() if "+skip" in name):
+        found["compose"] = (compose.compose_sheet(studies), None)
+    return found
+
+
+def _line(
+    axes: Axes, found: dict[str, Uneven], name: str, label: str, *, marker: str = "o", share: float = 1.0
+) -> None:
+    """One of the numbers over beta, with its spread."""
+    points = [(at, getattr(seen, name)) for at, seen in enumerate(found.values()) if getattr(seen, name)]
+    axes.errorbar(
+        [at for at, _ in points], [share * fmean(values) for _, values in points],
+        yerr=[share * _spread(values) for _, values in points], marker=marker, capsize=3, linewidth=1.4,
+        label=label,
+    )  # fmt: skip
+
+
+def _short(columns: Sequence[Column], studies: Sequence[Results]) -> list[str]:
+    """What a picture has to say of columns that were not run with all their rounds."""
+    rows = [(column, [row for runs in column.runs(studies).values() for row in runs]) for column in columns]
+    return list(dict.fromkeys(words for column, runs in rows if (words := length(column, runs))))
+
+
+def _beta(column: Column) -> str:
+    return str(column.draft.keys["partition"].get("beta", "IID"))
+
+
+def _named(period: int) -> str:
+    return BASELINE if period == 1 else f"FedSkip-{period}"
+
+
+def _spread(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0

@@ -1,0 +1,119 @@
+"""Table IV: what it takes to be where FedAvg is after all rounds, beside the paper's numbers in `table4.csv`.
+
+The target is FedAvg's best, and its last, within the column's T rounds. A method that falls short of it may
+go on to 1.5 T, as some of the paper's did: `fedskip resume OUT --rounds N`.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from fedskip.files import write_text
+from fedskip.paper.columns import BASELINE, Column, races
+from fedskip.records.table import Row, Table
+from fedskip.report import units
+from fedskip.report.results import Results
+from fedskip.report.sheet import Sheet
+
+BEYOND = 1.5  # times T
+HEADERS = ("method", "reached", "rounds", "merges", "sent, both ways", "speed-up")
+
+
+def table4(studies: Sequence[Results], out: Path | None) -> list[RenderableType]:
+    """Rounds, merges and bytes until FedAvg's best and its last accuracy are reached, column by column."""
+    shown: list[RenderableType] = []
+    rows: list[Row] = []
+    missing: list[str] = []
+    for name, column in races().items():
+        found = {score: reached(column, studies, score) for score in ("best", "last")}
+        if not found["best"]:
+            kept = bool(column.runs(studies)[BASELINE])
+            why = "run, but without a history" if kept else "not run"
+            missing.append(f"{why}: {name}. Make it with: fedskip run {name}")
+            if name in published():
+                shown.append(_sheet(name, column, "best", ()))
+            continue
+        for score, table in found.items():
+            rows += [{"column": name, "of": score} | row for row in table]
+            shown.append(_sheet(name, column, score, table))
+    if rows and out is not None:
+        write_text(out / "table4.csv", Table(rows[0], rows).csv())
+    return [*shown, *map(Text, missing)]
+
+
+def target_sheet(name: str, studies: Sequence[Results], score: str = "best") -> Sheet:
+    """One column of the table, as far as it was run."""
+    column = races()[name]
+    return _sheet(name, column, score, reached(column, studies, score))
+
+
+def reached(column: Column, studies: Sequence[Results], score: str = "best") -> Table:
+    """When each method was first where FedAvg was within T rounds; nothing where FedAvg has no history.
+
+    T is the column's, or fewer where it was run reduced. `late`: at how many seeds it took more than T.
+    `until`: the rounds that all runs of a method had.
+    """
+    whole, longer = column.results(studies), column.results(studies, BEYOND)
+    if whole is None or longer is None or BASELINE not in whole.labels():
+        return Table(())
+    before = {row["method"]: row["reached"] for row in whole.to_target(BASELINE, score=score)}
+    rounds, rows = min(column.rounds, whole.compared[0].rounds), []
+    for row in longer.to_target(BASELINE, score=score):
+        lengths = longer.summary.where(method=row["method"]).column("rounds")
+        late = row["reached"] - before[row["method"]]
+        rows.append(row | {"of_rounds": rounds, "late": late, "until": min(lengths)})
+    return Table(rows[0], rows)
+
+
+@cache
+def published() -> dict[str, dict[str, Mapping[str, str]]]:
+    """The paper's numbers as it prints them, by column and method."""
+    found: dict[str, dict[str, Mapping[str, str]]] = {}
+    with Path(__file__).with_name("table4.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["column"], {})[row["method"]] = row
+    return found
+
+
+def _sheet(name: str, column: Column, score: str, found: Sequence[Row]) -> Sheet:
+    """A column of the table: ours, and the paper's where it has one. The paper's target is FedAvg's best."""
+    paper = published().get(name, {}) if score == "best" else {}
+    headers = [*HEADERS, *["paper: merges / rounds / speed-up"] * bool(paper)]
+    ours = {row["method"]: _cells(row) for row in found}
+    missing = ["not run", *[""] * (len(HEADERS) - 2)]
+    rows = []
+    for method in column.methods:
+        cells = ours.get(method, missing)
+        cells = [*cells, *[_printed(column, paper.get(method))] * bool(paper)]
+        rows.append([Text(method), *map(Text, cells)])
+    title = f"{name}: to FedAvg's {score}"
+    if found and found[0]["of_rounds"] < column.rounds:
+        title += f", reduced: {found[0]['of_rounds']:,} of {column.rounds:,} rounds"
+    return Sheet(title, headers, 1, rows)
+
+
+def _cells(row: Row) -> list[str]:
+    said = f"{row['reached']} of {row['seeds']}"
+    if row["reached"] < row["seeds"]:
+        said += f" by round {row['until']:,}"
+    if row["late"]:
+        said += f", {row['late']} after round {row['of_rounds']:,}"
+    cells = [said]
+    cells += [units.NONE if row[key] is None else f"{row[key]:.0f}" for key in ("rounds", "merges")]
+    cells.append(units.NONE if row["bytes"] is None else units.size(row["bytes"]))
+    cells.append(f"{row['of_rounds'] / row['rounds']:.2f}×" if row["rounds"] else units.NONE)
+    return cells
+
+
+def _printed(column: Column, row: Mapping[str, str] | None) -> str:
+    """As the paper has it; a speed-up that does not follow from its rounds gets the one that does."""
+    if row is None or row["rounds"] == "*":
+        return "*" if row else ""
+    said = f"{row['merges']} / {row['rounds']} / {row['speedup']}×"
+    right = column.rounds / int(row["rounds"])
+    slip = abs(right - float(row["speedup"])) > 0.01
+    return f"{said} (printed; {column.rounds} / {row['rounds']} is {right:.2f}×)" if slip else said

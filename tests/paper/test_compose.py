@@ -1,0 +1,47 @@
+"""Methods with and without skipping, from results that can be checked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedskip.paper.compose import compose_sheet, strongest
+from fedskip.records.table import Table
+from fedskip.report.sheet import BEST
+from studies import of_cifar10
+
+
+def test_gains_over_the_same_and_over_fedavg(tmp_path: Path) -> None:
+    """Runs without skipping are Table II's; MOON with another mu is not of it."""
+    table2 = of_cifar10(
+        tmp_path,
+        "fedavg, feddyn, moon(mu=1)",
+        {"FedAvg": [0.5, 0.6], "FedDyn": [0.6, 0.7], "MOON": [0.9, 0.9]},
+    )
+    own = of_cifar10(
+        tmp_path, "feddyn(period=5), scaffold(period=3)",
+        {"FedDyn+skip-5": [0.62, 0.74], "SCAFFOLD+skip-3": [0.9, 0.1]},
+    )  # fmt: skip
+    rows = [row | {"diverged": row["run"] == "a.SCAFFOLD+skip-3.s1"} for row in own.summary]
+    sheet = compose_sheet([table2, replace(own, summary=Table(own.summary.columns, rows))])
+    found, method = {}, ""
+    for row in sheet.rows:
+        method = row[0].plain or method
+        found[method, row[1].plain] = row[2:]
+    assert len(found) == 24
+    assert [cell.plain for cell in found["FedAvg", "1"]] == ["55.00 ± 7.07", "", ""]
+    gains = [cell.plain.partition(" (")[0] for cell in found["FedDyn", "5"]]
+    assert gains == ["68.00 ± 8.49", "+3.00", "+13.00"]
+    assert found["FedDyn", "5"][0].style == BEST
+    assert [cell.plain for cell in found["SCAFFOLD", "3"]] == ["90.00 (1 of 2 diverged)", "–", "–"]
+    assert [cell.plain for cell in found["MOON", "1"]] == ["not run", "", ""]
+    assert sheet.note == "The strongest is FedDyn+skip-5."
+
+
+def test_the_strongest_has_all_seeds_and_none_that_diverged() -> None:
+    def rows(*scores: float, diverged: bool = False) -> list[dict[str, object]]:
+        return [{"mean_tail": score, "diverged": diverged} for score in scores]
+
+    runs = {"a": rows(0.5, 0.6), "b": rows(0.9), "c": rows(0.9, 0.9, diverged=True)}
+    assert strongest(runs) == "a"
+    assert strongest({}) is None

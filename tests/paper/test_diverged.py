@@ -1,0 +1,39 @@
+"""Runs that diverged, and on whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedskip.paper.clients import dealt
+from fedskip.paper.diverged import diverged, diverged_sheet
+from fedskip.records.table import Table
+from fedskip.report.results import Results
+
+FOLDER = Path(__file__).parents[2] / "docs" / "results" / "synthetic"
+
+
+def test_when_and_on_which_client(tmp_path: Path) -> None:
+    """SYNTHETIC can be dealt again anywhere. One run broke on client 3, of another nobody knows where."""
+    study = Results.read(FOLDER)
+    rows = [dict(row) for row in study.summary]
+    broke = {"a": {"broke_round": 17, "broke_client": 3}, "b": {"rounds": 40}}
+    for row in rows:
+        if row["method"] == "SCAFFOLD" and row["seed"] < 2:
+            row |= {"diverged": True} | broke["ab"[row["seed"]]]
+    lost = replace(study, summary=Table([*study.summary.columns, "broke_round", "broke_client"], rows))
+    diverged([lost], tmp_path)
+    found = Table.read(tmp_path / "diverged.csv")
+    assert found.column("setting") == ["table3/synthetic"] * 2, "sigmoid/synthetic has the same runs"
+    one, other = found
+    division = dealt(next(s for s in study.settings if s.name == "synthetic"), 0)
+    assert division is not None
+    assert (one["broke_round"], one["size"]) == (17, division.clients.sizes[3])
+    assert 1 <= one["classes"] <= 5
+    assert 0 < one["largest_class"] <= 1
+    assert (other["last_round"], other["size"]) == (40, None)
+    [row] = diverged_sheet([lost], tmp_path / "diverged.csv").rows
+    cells = [cell.plain for cell in row]
+    assert cells[:4] == ["table3/synthetic", "SCAFFOLD", "2 of 3", "17; after 40"]
+    assert cells[4].startswith(f"3 ({one['size']} samples of 244 on average, {one['classes']} classes, ")
+    assert cells[4].endswith("; not noted")

@@ -1,0 +1,48 @@
+"""How long things take: measured, or estimated from steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedskip.paper.columns import settings
+from fedskip.paper.estimate import DEVICE, START, _read, client_steps, estimate, rates, time
+
+
+def test_times_are_of_things_that_exist() -> None:
+    assert {row["name"] for row in _read("times")} <= settings().keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("table2/cifar10-beta0.5", 10 * 3 * 200 * 10 * 10 * 78),  # 5,000 samples are 78 batches of 64
+        ("table3/cifar10-p100", 10 * 3 * 800 * 20 * 10 * 7),
+        ("table3/shakespeare", 9 * 3 * 200 * 10 * 10 * 87),
+        ("tune/feddyn", 5 * 3 * 200 * 10 * 10 * 70),  # a tenth is for validation
+    ],
+)
+def test_work_is_counted_in_steps_of_clients(name: str, steps: int) -> None:
+    assert client_steps(settings()[name]) == steps
+
+
+def test_the_rule() -> None:
+    column = settings()["table3/shakespeare"]
+    assert estimate(column) == START + client_steps(column) * 0.16 / 60_000
+    assert estimate(settings()["table3/synthetic"]) is None, "a perceptron was never timed on an H200"
+
+
+def test_estimates_agree_with_what_was_measured() -> None:
+    """Within a third: by model they are fitted, but columns differ."""
+    for row in _read("times"):
+        column = settings()[row["name"]]
+        if row["device"] == DEVICE:
+            ms = rates()[column.draft.keys["model"]["name"], "tf32"]
+            minutes = START + client_steps(column, int(row["seeds"])) * ms / 60_000
+            assert minutes == pytest.approx(float(row["minutes"]), rel=0.33), row["name"]
+
+
+def test_in_words() -> None:
+    assert time("table3/femnist") == "2 min"
+    assert time("table2/cifar10-iid") == "9 min, 2 seeds"
+    assert time("table3/synthetic") == "4 min, two CPU cores"
+    assert time("table2/cifar100-iid") == "about 86 h (49 h in bf16)"

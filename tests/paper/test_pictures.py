@@ -1,0 +1,61 @@
+"""Figures 1 and 5 from results that can be checked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedskip.cli.paper import picture
+from fedskip.paper.pictures import fig1, fig5, fig5_sheet, shown
+from fedskip.report.results import Results
+from studies import of_cifar10
+
+
+def fed(tmp_path: Path, beta: float, **keys: Any) -> Results:
+    partition = {"kind": "dirichlet", "beta": beta}
+    return of_cifar10(tmp_path, "fedavg", {"FedAvg": [beta / 2, beta]}, partition=partition, **keys)
+
+
+def test_figure_1(tmp_path: Path) -> None:
+    axes = fig1([fed(tmp_path, 0.9), fed(tmp_path, 0.1)])
+    left, right = axes.figure.axes
+    assert [tick.get_text() for tick in left.get_xticklabels()] == ["0.1", "0.9"], "as far as it was run"
+    assert list(left.get_lines()[0].get_ydata()) == pytest.approx([7.5, 67.5])
+    means = {box.get_label(): list(box.lines[0].get_ydata()) for box in right.containers}
+    assert means == {"from the mean of the slots": [2.5, 2.5], "from the model sent out": [3.5, 3.5]}
+    assert right.texts[0].get_text() == "not run: 0.3, 0.5, 0.7, 1.0, IID"
+
+
+def test_figure_1_of_a_reduced_study_says_so(tmp_path: Path) -> None:
+    axes = fig1([fed(tmp_path, 0.1, rounds=20)])
+    assert axes.figure.axes[1].texts[0].get_text().startswith("20 of 200 rounds; not run: ")
+
+
+def test_figure_5_takes_runs_from_any_study(tmp_path: Path) -> None:
+    one = of_cifar10(tmp_path, "fedavg, fedskip(period=3)", {"FedAvg": [0.5, 0.6], "FedSkip-3": [0.6, 0.8]})
+    other = of_cifar10(tmp_path, "fedskip(period=20)", {"FedSkip-20": [0.4]})
+    axes = fig5([one, other])
+    [box] = axes.containers
+    assert "p50-beta0.1: not run" in axes.get_legend_handles_labels()[1]
+    assert list(box.lines[0].get_xdata()) == [1, 3, 20]
+    assert list(box.lines[0].get_ydata()) == pytest.approx([55.0, 70.0, 40.0])
+    [row] = fig5_sheet([one, other]).rows
+    cells = [cell.plain for cell in row]
+    assert cells[:3] == ["p10-beta0.5", "55.00 ± 7.07", "70.00 ± 14.14"]
+    assert (cells[3], cells[-1]) == ("not run", "40.00")
+
+
+def test_what_there_is_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert shown([]) == {}
+    one = of_cifar10(tmp_path, "fedavg, fedskip(period=3)", {"FedAvg": [0.5], "FedSkip-3": [0.6]})
+    assert list(shown([one])) == ["fig1", "fig5"], "nothing is composed"
+    picture(["fig5"], [one], tmp_path / "figures")
+    assert [file.name for file in (tmp_path / "figures").iterdir()] == ["fig5.svg"]
+    said = capsys.readouterr().out
+    assert "p10-beta0.5" in said
+    assert "fig5.svg" in said

@@ -1,0 +1,104 @@
+"""Table IV from small histories that can be checked by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from fedskip.engine.local import Local
+from fedskip.paper.columns import columns
+from fedskip.paper.table4 import published, reached, table4
+from fedskip.report.results import Results
+from studies import curve, recorded, run
+
+CURVES = {"FedAvg": {2: 0.4, 4: 0.5, 5: 0.4}, "FedSkip-3": {3: 0.5}}
+
+
+def kept(
+    tmp_path: Path, rounds: int = 200, seed: int = 0, curves: Mapping[str, Mapping[int, float]] = CURVES
+) -> Results:
+    """FEMNIST: FedAvg's best in round 4, its last in round 2; FedSkip-3 is there in round 3."""
+    rows = [row for label, scores in curves.items() for row in curve(label, seed, scores)]
+    runs = [
+        run(label, seed, [*scores.values()][-1]) | {"best": max(scores.values()), "rounds": rounds}
+        for label, scores in curves.items()
+    ]
+    texts = {"FedAvg": "fedavg", "FedSkip-3": "fedskip(period=3)", "MOON": "moon"}
+    return recorded(
+        tmp_path, runs, rows=rows, data={"name": "femnist"}, partition={"kind": "natural"}, clients=180,
+        model={"name": "cnn-femnist"}, cohort=10, rounds=rounds, methods=[texts[label] for label in curves],
+        local=vars(Local(small_clients="short")),
+    )  # fmt: skip
+
+
+def shown(parts: list[object]) -> str:
+    console = Console(width=120, file=io.StringIO())
+    for part in parts:
+        console.print(part)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_until_fedavgs_best_and_last(tmp_path: Path) -> None:
+    text = shown(table4([kept(tmp_path), kept(tmp_path, seed=1)], tmp_path))
+    with (tmp_path / "table4.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    found = {
+        (r["of"], r["method"]): (int(r["reached"]), float(r["rounds"]), float(r["merges"])) for r in rows
+    }
+    assert found == {
+        ("best", "FedAvg"): (2, 4.0, 2.0), ("best", "FedSkip-3"): (2, 3.0, 1.0),
+        ("last", "FedAvg"): (2, 2.0, 1.0), ("last", "FedSkip-3"): (2, 3.0, 1.0),
+    }  # fmt: skip
+    assert "66.67×" in text, "200 rounds of FedAvg against 3"
+    assert "not run: table2/cifar10-iid. Make it with: fedskip run table2/cifar10-iid" in text
+
+
+def test_a_method_may_go_on(tmp_path: Path) -> None:
+    """The target is FedAvg's within 200 rounds; what comes after 300 does not count."""
+    longer = {
+        "FedAvg": {150: 0.5, 250: 0.9}, "FedSkip-3": {150: 0.4, 240: 0.6}, "MOON": {150: 0.4, 310: 0.9},
+    }  # fmt: skip
+    full = {"FedAvg": {100: 0.5}, "FedSkip-3": {99: 0.5}, "MOON": {100: 0.2}}
+    studies = [kept(tmp_path, seed=1, curves=full), kept(tmp_path, 400, curves=longer)]
+    found = {row["method"]: row for row in reached(columns()["table3/femnist"], studies)}
+    assert (found["FedAvg"]["reached"], found["FedAvg"]["rounds"], found["FedAvg"]["late"]) == (2, 125, 0)
+    skip = found["FedSkip-3"]
+    assert (skip["reached"], skip["rounds"], skip["late"], skip["until"]) == (2, (99 + 240) / 2, 1, 200)
+    assert (found["MOON"]["reached"], found["MOON"]["until"]) == (0, 200)
+    text = shown(table4(studies, None))
+    assert "2 of 2, 1 after round 200" in text
+    assert "0 of 2 by round 200" in text
+
+
+def test_of_a_run_in_two_studies_the_longer_counts(tmp_path: Path) -> None:
+    short = {"FedAvg": {150: 0.5}, "FedSkip-3": {150: 0.4}}
+    longer = {label: scores | {240: 0.6} for label, scores in short.items()}
+    studies = [kept(tmp_path, curves=short), kept(tmp_path, 300, curves=longer)]
+    for order in (studies, studies[::-1]):
+        found = {row["method"]: row for row in reached(columns()["table3/femnist"], order)}
+        assert (found["FedSkip-3"]["rounds"], found["FedSkip-3"]["until"]) == (240, 300)
+
+
+def test_a_reduced_column_says_so(tmp_path: Path) -> None:
+    text = shown(table4([kept(tmp_path, 20)], None))
+    assert "to FedAvg's best, reduced: 20 of 200 rounds" in text
+    assert "6.67×" in text
+
+
+def test_the_papers_numbers_stand_beside() -> None:
+    numbers = published()
+    assert [len(methods) for methods in numbers.values()] == [10, 10, 10, 10]
+    for name, methods in numbers.items():
+        column = columns()[name]
+        assert methods.keys() == column.methods.keys()
+        for method, row in methods.items():
+            if row["rounds"] != "*" and method.startswith("FedSkip"):
+                assert int(row["rounds"]) == int(method.partition("-")[2]) * int(row["merges"])
+    text = shown(table4([], None))
+    assert "248 / 248 / 0.81×" in text
+    assert text.count("(printed;") == 1
+    assert "22 / 66 / 1.52× (printed; 200 / 66 is 3.03×)" in text
