@@ -5,6 +5,7 @@ A function calls those that it builds on. Names of functions are what a case's `
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,12 +66,23 @@ def stopped(folder: Path) -> None:
     assert done.returncode == 9, done.stderr
 
 
+def digits(folder: Path) -> None:
+    """digits.npz, and FEMNIST made from it in cache/: two writers with 80 pictures each."""
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random((160, 28, 28)) < 0.1, 0, 255).astype(np.uint8)
+    np.savez(folder / "digits.npz", x=x, y=np.arange(160) % 62, writer=np.repeat(np.arange(2), 80))
+    _fedskip(folder, "data", "import", "femnist", "digits.npz")
+
+
 def _fedskip(folder: Path, *arguments: str) -> None:
     code = "from fedskip.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True
-    )
+        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "FEDSKIP_DATA": "cache"},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 
-GIVEN: dict[str, Callable[[Path], None]] = {one.__name__: one for one in (toy, study, finished, stopped)}
+GIVEN: dict[str, Callable[[Path], None]] = {
+    one.__name__: one for one in (toy, study, finished, stopped, digits)
+}

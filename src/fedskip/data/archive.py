@@ -21,7 +21,7 @@ UNREADABLE = (
     OSError, EOFError, RuntimeError, NotImplementedError, MemoryError,
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
 )  # fmt: skip
-LIMIT = 1 << 30  # bytes, unpacked; the largest official file has 185 million
+LIMIT = 1 << 29  # bytes, unpacked; the largest official file has 185 million
 OPENERS: dict[bytes, Callable[..., object]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -54,6 +54,7 @@ def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
 
 def unpacked(path: Path) -> bytes:
     """The bytes of a file that may be compressed by gzip, bzip2 or xz."""
+    _refuse_large(path, path.stat().st_size)
     with _opened(path) as file:
         return Limited(path, file).read()
 

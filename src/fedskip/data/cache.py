@@ -101,7 +101,7 @@ def read(name: str, *keys: str) -> list[np.ndarray]:
     try:
         known = json.loads((entry / CONTENTS).read_bytes()) if (entry / CONTENTS).exists() else {}
         return [_mapped(entry / f"{key}.npy", known.get(key)) for key in keys]
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+    except (OSError, EOFError, ValueError, AttributeError, RecursionError) as error:
         fix = f"delete that folder, then run `fedskip data get {name}` or `fedskip data import {name} PATH`"
         raise InputError(str(entry), f"is damaged or of another version ({said(error)})", fix=fix) from error
 
@@ -113,7 +113,9 @@ def download(source: Source, progress: Progress = lambda done, total: None) -> P
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             _fetch(source, target, progress)
-    elif wrong := _wrong_digest(target, source):
+        return target
+    refuse_unreadable("the download", target)
+    if wrong := _wrong_digest(target, source):
         raise InputError(str(target), wrong, fix="delete it to have it downloaded again")
     return target
 
