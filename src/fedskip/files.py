@@ -33,17 +33,21 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def refuse_unreadable(field: str, path: Path) -> None:
-    """Refuse what is no file with an end: nothing, a folder, a pipe that waits for ever, a device."""
+    """Refuse what is no file with an end: nothing, a folder, a pipe that waits for ever, a device.
+
+    `field`: what the error calls it; its path, where it has no other name.
+    """
+    value = ... if field == str(path) else str(path)
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(field, "does not exist", str(path), f"looked in {Path.cwd()}") from None
+        raise InputError(field, "must be an existing file", value, f"looked in {Path.cwd()}") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise InputError(field, f"cannot be read ({why})", str(path)) from None
+        raise InputError(field, f"cannot be read ({why})", value) from None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device or socket"
-        raise InputError(field, f"must be a file, not {kind}", str(path))
+        raise InputError(field, f"must be a file, not {kind}", value)
 
 
 def refuse_too_large(path: Path, size: int) -> None:

@@ -114,7 +114,7 @@ def download(source: Source, progress: Progress = lambda done, total: None) -> P
             target.parent.mkdir(parents=True, exist_ok=True)
             _fetch(source, target, progress)
         return target
-    refuse_unreadable("the download", target)
+    refuse_unreadable(str(target), target)
     if wrong := _wrong_digest(target, source):
         raise InputError(str(target), wrong, fix="delete it to have it downloaded again")
     return target
