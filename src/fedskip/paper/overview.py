@@ -1,7 +1,7 @@
 """What there is of the paper to run, what it needs, and what has been run."""
 
-import contextlib
 import csv
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from fedskip.paper.beside import table_sheet
 from fedskip.paper.columns import TABLES, Column, columns, settings
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
+
+log = logging.getLogger(__name__)
 
 
 def overview(studies: Sequence[Results]) -> Sheet:
@@ -47,8 +49,10 @@ def found(folders: Sequence[Path] | None) -> list[Results]:
         return [Results.read(folder) for folder in folders]
     studies = []
     for file in sorted(Path("runs").glob("*/study.yaml")):
-        with contextlib.suppress(InputError):  # it has just begun
+        try:
             studies.append(Results.read(file.parent))
+        except InputError as error:  # it may have just begun
+            log.warning("%s is left out: %s", file.parent, error)
     return studies
 
 
