@@ -74,6 +74,37 @@ def digits(folder: Path) -> None:
     _fedskip(folder, "data", "import", "femnist", "digits.npz")
 
 
+OWN = """\
+import numpy as np, torch
+from fedskip import Arrays, Dataset, Study
+
+rng = np.random.default_rng(0)
+OWNER = np.arange(72) % 6
+X = torch.from_numpy(rng.normal(size=(72, 2)).astype(np.float32))
+Y = (X.sum(1) > 0).long()
+
+class Pool:
+    def __len__(self): return 72
+    def take(self, index): return X[index], Y[index]
+    def labels(self): return Y.numpy()
+    def to(self, device, dtype): return self
+
+def study(run=True, partition="natural", clients=None, rounds=1, **changes):
+    about = dict(name="own", samples=Arrays(X, Y), split=lambda seed: (np.arange(60), np.arange(60, 72)))
+    data = Dataset(**{**about, "classes": 2, "owner": OWNER, **changes})
+    made = Study(out="out", data=data, model=dict(name="perceptron", inputs=2), methods="fedavg", cohort=2,
+                 partition=partition, clients=clients, rounds=rounds, compile=False, engine="loop",
+                 local=dict(batch=4, epochs=1))
+    if run: made.run()
+    return made
+"""
+
+
+def own(folder: Path) -> None:
+    """own.py: `study(...)` runs a data set of one's own, with the parts of it that are given."""
+    (folder / "own.py").write_text(OWN)
+
+
 def _fedskip(folder: Path, *arguments: str) -> None:
     code = "from fedskip.cli import main; main()"
     done = subprocess.run(
@@ -84,5 +115,5 @@ def _fedskip(folder: Path, *arguments: str) -> None:
 
 
 GIVEN: dict[str, Callable[[Path], None]] = {
-    one.__name__: one for one in (toy, study, finished, stopped, digits)
+    one.__name__: one for one in (toy, study, finished, stopped, digits, own)
 }

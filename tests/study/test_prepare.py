@@ -127,7 +127,7 @@ def test_samples_may_have_a_number_of_their_own(tmp_path: Path) -> None:
     made = study(tmp_path / "s", data=replace(full, samples=samples), methods="fedavg", rounds=1)
     made.run()
     [facts] = Folder(made.out).record()["settings"].values()
-    assert set(facts["data"]) == {"x", "y", "mean"}
+    assert set(facts["data"]) == {"x", "y", "mean", "owner"}
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ class Table(Sequence[Row]):
     ) -> Table:
         """What `csv` gave; the order of its columns and how its lines end do not matter.
 
-        A last line that a kill has cut short is left out; of a `whole` table it is an error. `filled`: columns
-        that have a value in every row; `present`: columns that there must be.
+        A last line that a kill has cut short is left out; of a `whole` table it is an error. `filled`:
+        columns that have a value in every row; `present`: columns that there must be.
         """
         text = _decoded(path)
         end = text.rfind("\n") + 1

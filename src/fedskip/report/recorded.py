@@ -221,14 +221,23 @@ def _refuse_unlike(history: Table, summary: Table, settings: Iterable[About], fi
         # where every merge is evaluated, or every round of a run that never merges, rows are numbered
         if row["setting"] in often and len(mine) != (row["merges"] or row["round"]):
             raise InputError(str(file), f"lacks a row of {row['run']} before round {row['round']}", fix=fix)
+    if lost := sorted(runs.keys() - set(summary.column("run"))):
+        raise InputError(str(file.with_name("summary.csv")), "lacks a run of history.csv", lost[0], fix)
     for row in summary if runs else ():
-        scores = [one["test_accuracy"] for one in runs.get(row["run"], ())]
-        known = [score for score in scores if not math.isnan(score)]
-        found = {"last": scores[-1] if scores else None, "best": max(known, default=None)}
-        for name, value in found.items():
-            if value != row[name] and not (name == "last" and scores and math.isnan(scores[-1])):
-                rule = f"does not fit summary.csv, where {row['run']} has {row[name]} as its {name} score"
+        for name, value in _told(runs.get(row["run"], [])).items():
+            if value != row.get(name) and value == value:  # a metric may be undefined
+                rule = f"does not fit summary.csv, where {row['run']} has {row.get(name)} as {name}"
                 raise InputError(str(file), rule, value, fix)
+
+
+def _told(rows: list[Row]) -> Row:
+    """What a run's history tells of its summary."""
+    if not rows:
+        return {"last": None, "best": None}
+    scores = [row["test_accuracy"] for row in rows]
+    best = max((score for score in scores if not math.isnan(score)), default=None)
+    found = {"last": scores[-1], "best": best, "merges": rows[-1]["merges"]}
+    return found if rows[-1]["merges"] else {**found, "rounds": rows[-1]["round"]}
 
 
 def _finite(value: float | None) -> float | None:
