@@ -77,10 +77,7 @@ def check_samples(samples: Samples) -> None:
         labels = np.asarray(samples.labels())
     rule = f"must give {n} targets, one for each sample"
     require("data.samples.labels", labels.shape[:1] == (n,), rule, labels.shape)
-    with _named("data.samples.to"):
-        moved = samples.to(torch.device("cpu"), torch.float32)
-    require("data.samples.to", hasattr(moved, "take"), "must give samples", type(moved).__name__)
-    flat, square = _taken(moved, some), _taken(moved, some[:2].reshape(2, 1))
+    flat, square = _taken(samples, some), _taken(samples, some[:2].reshape(2, 1))
     for name, one, other in zip(("inputs", "targets"), flat, square, strict=True):
         again = other.squeeze(1)
         if one.dtype != again.dtype or one.shape[1:] != again.shape[1:] or not _equal(one[:2], again):

@@ -102,9 +102,7 @@ class Recorded:
             check_name(keys["name"])  # it names files
         written = out / "summary.csv"  # with it a study is finished
         finished = written.exists()
-        rows = Table(HISTORY)
-        if history.exists():
-            rows = Table.read(history, filled=NEEDED, whole=finished)
+        rows = Table.read(history, filled=NEEDED) if history.exists() else Table(HISTORY)
         noted = folder.record().get("settings") or {}
         settings = tuple(
             About(keys, out, dict(noted.get(keys["name"], {}).get("divisions") or {}))
@@ -116,10 +114,10 @@ class Recorded:
             _refuse_unknown(summary, settings, written)
         else:
             summary = so_far(rows, settings, out / "checkpoints")
-        _refuse_unlike(rows, summary, settings, history)
         if not summary and finished:
             fix = f"delete it, and `fedskip resume {out}` writes it again"
             raise InputError(str(written), "holds no runs", fix=fix)
+        _refuse_unlike(rows, summary, settings, history)
         if not summary:
             fix = "wait for its first evaluation, or go on with `fedskip resume`"
             raise InputError("out", "holds a study without results yet", str(out), fix)
