@@ -1,4 +1,4 @@
-"""Files that are either there whole or not at all, and a folder that only one process works in."""
+"""Files that are either there whole or not at all, that can be read at all, and folders for one process."""
 
 import contextlib
 import errno
@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,33 @@ def refuse_existing(field: str, path: Path, force: bool = False) -> None:
     """Refuse to write over what is there, unless told to."""
     if os.path.lexists(path) and not force:
         raise InputError(field, "exists already", str(path), "choose another name, or add --force")
+
+
+def refuse_unreadable(field: str, path: Path) -> None:
+    """Refuse what is no file with an end: nothing, a folder, a pipe that waits for ever, a device.
+
+    `field`: what the error calls it; its path, where it has no other name.
+    """
+    value = ... if field == str(path) else str(path)
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(field, "must be an existing file", value, f"looked in {Path.cwd()}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(field, f"cannot be read ({why})", value) from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device or socket"
+        raise InputError(field, f"must be a file, not {kind}", value)
+
+
+def refuse_too_large(path: Path, size: int) -> None:
+    """Refuse a file whose contents, in bytes, are more than this machine could hold."""
+    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
+    memory = pages * (os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1)
+    if size > memory:
+        rule = f"takes {size:,} bytes of memory, and this machine has {memory:,}"
+        raise InputError(str(path), rule, fix="use less of it, or a machine with more memory")
 
 
 def clear_parts(folder: Path) -> None:

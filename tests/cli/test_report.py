@@ -77,8 +77,8 @@ def test_bad_input_gets_one_clear_line(quickstart, tmp_path):
     for arguments, message in [
         ([empty, *to], "error: out holds no study: there is no study.yaml"),
         ([begun, *to], "error: out holds a study without results yet"),
-        ([broken, *to], "error: out holds damaged files (ValueError:"),
-        ([half, *to], "error: out holds damaged files (ValueError: line "),
+        ([broken, *to], f"error: {broken}/history.csv lacks the column bytes_down"),
+        ([half, *to], f"error: {half}/history.csv line "),
         ([foreign, *to], "error: name must start with a letter or digit and hold no slashes"),
         ([out, *to, "--baseline", "fedavgg"], "error: baseline is not known, got 'fedavgg'. Did you mean"),
         ([out, *to, "--score", "tail"], "error: score is not known, got 'tail'"),

@@ -54,7 +54,7 @@ def test_escaping_paths_are_refused(tmp_path, name):
 
 def test_links_are_refused(tmp_path):
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
-        with pytest.raises(InputError, match="holds a link, got 'a'"):
+        with pytest.raises(InputError, match="holds a link or a device, got 'a'"):
             read(tar_of(tmp_path / "t.tar", link(kind)))
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as file:
         member = zipfile.ZipInfo("a")
@@ -72,3 +72,23 @@ def test_cut_off_and_foreign_files(tmp_path):
     (tmp_path / "text").write_text("abc")
     with pytest.raises(InputError, match="neither a folder nor a complete tar or zip"):
         read(tmp_path / "text")
+
+
+@pytest.mark.parametrize("form", ["tar", "header", "zip", "folder"])
+def test_what_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(archive, "LIMIT", 100_000)
+    member, content = tarfile.TarInfo("other"), bytes(200_000)
+    path = tmp_path / "bomb"
+    if form in ("tar", "header"):
+        member.size = len(content)
+        member.type = tarfile.REGTYPE if form == "tar" else tarfile.XHDTYPE  # whose text is read at once
+        with tarfile.open(path, "w:gz") as file:
+            file.addfile(member, io.BytesIO(content))
+    elif form == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("other", content)
+    else:
+        path.mkdir()
+        (path / "a").write_bytes(content)
+    with pytest.raises(InputError, match="unpacks to more than 100,000 bytes"):
+        read(path)

@@ -50,7 +50,7 @@ def test_write_and_read(root):
     assert cache.has("d")
     assert cache.size("d") > x.nbytes / 2
     cache.write("d", {"x": x})  # a new entry replaces the old one whole
-    assert everything(root) == ["d", "d/x.npy"]
+    assert everything(root) == ["d", "d/contents.json", "d/x.npy"]
 
 
 def test_a_mapped_entry_is_safe_from_writes(root):
@@ -71,6 +71,13 @@ def test_damaged_entry(root):
         cache.read("d", "x")
     with pytest.raises(InputError, match="of another version"):
         cache.read("d", "y")
+    cache.write("d", {"x": np.zeros(1000)})
+    whole = (root / "d/x.npy").read_bytes()
+    (root / "d/x.npy").write_bytes(whole[:-1] + b"\1")  # a flipped bit
+    with pytest.raises(InputError, match=r"x\.npy is not what was stored.*`fedskip data import d PATH`"):
+        cache.read("d", "x")
+    (root / "d/contents.json").unlink()  # of an older version
+    assert len(cache.read("d", "x")[0]) == 1000
 
 
 def test_full_disk_keeps_the_old_entry_and_leaves_nothing(root):
@@ -83,7 +90,7 @@ def test_full_disk_keeps_the_old_entry_and_leaves_nothing(root):
             cache.write("d", {"x": np.zeros(3), "y": np.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert everything(root) == ["d", "d/x.npy"]
+    assert everything(root) == ["d", "d/contents.json", "d/x.npy"]
     assert cache.read("d", "x")[0].tolist() == [1, 1, 1]
 
 
@@ -108,7 +115,8 @@ def test_one_after_another(root):
     assert [process.exitcode for process in processes] == [0] * 4
     found = cache.read("own", *"abcd")
     assert len({int(array[0]) for array in found}) == 1
-    assert everything(root) == [".lock", "own", *(f"own/{key}.npy" for key in "abcd")]
+    written = ["a.npy", "b.npy", "c.npy", "contents.json", "d.npy"]
+    assert everything(root) == [".lock", "own", *(f"own/{name}" for name in written)]
 
 
 def _write(number: int) -> None:
@@ -135,7 +143,7 @@ def test_leftovers_of_a_killed_process_are_cleared(root):
     (root / ".d.new").mkdir(parents=True)
     (root / ".d.new" / "half.npy").write_bytes(b"half")
     cache.write("d", {"x": np.zeros(3)})
-    assert everything(root) == ["d", "d/x.npy"]
+    assert everything(root) == ["d", "d/contents.json", "d/x.npy"]
 
 
 @pytest.fixture

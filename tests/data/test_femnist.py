@@ -129,8 +129,8 @@ def test_parquet(tmp_path):
 
 def test_pictures():
     image = handwriting(2, 0)[0][0]
-    np.testing.assert_array_equal(femnist._pixels(png(image)), image)
-    np.testing.assert_array_equal(femnist._pixels({"bytes": png(image), "path": "a.png"}), image)
+    np.testing.assert_array_equal(femnist._pixels("f", png(image)), image)
+    np.testing.assert_array_equal(femnist._pixels("f", {"bytes": png(image), "path": "a.png"}), image)
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ def test_bad_options(saved, tmp_path):
         load(path, test_fraction=1)
     with pytest.raises(InputError, match=r"data.test_fracton is not an option of 'npz'.*Did you mean"):
         load(path, test_fracton=0.1)
-    with pytest.raises(InputError, match=r"data.name is not a file"):
+    with pytest.raises(InputError, match=r"data.name must be an existing file"):
         load(str(tmp_path / "other.npz"))
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(InputError, match=r"text.npz cannot be read as an .npz file"):

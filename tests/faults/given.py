@@ -5,6 +5,7 @@ A function calls those that it builds on. Names of functions are what a case's `
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -91,6 +92,45 @@ def stopped(folder: Path) -> None:
     assert done.returncode == 9, done.stderr
 
 
+def digits(folder: Path) -> None:
+    """digits.npz, and FEMNIST made from it in cache/: two writers with 80 pictures each."""
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random((160, 28, 28)) < 0.1, 0, 255).astype(np.uint8)
+    np.savez(folder / "digits.npz", x=x, y=np.arange(160) % 62, writer=np.repeat(np.arange(2), 80))
+    _fedskip(folder, "data", "import", "femnist", "digits.npz")
+
+
+POOL = """\
+import numpy as np, torch
+from fedskip import Arrays, Dataset, Study
+
+rng = np.random.default_rng(0)
+OWNER = np.arange(72) % 6
+X = torch.from_numpy(rng.normal(size=(72, 2)).astype(np.float32))
+Y = (X.sum(1) > 0).long()
+
+class Pool:
+    def __len__(self): return 72
+    def take(self, index): return X[index], Y[index]
+    def labels(self): return Y.numpy()
+    def to(self, device, dtype): return self
+
+def study(run=True, partition="natural", clients=None, rounds=1, **changes):
+    about = dict(name="own", samples=Arrays(X, Y), split=lambda seed: (np.arange(60), np.arange(60, 72)))
+    data = Dataset(**{**about, "classes": 2, "owner": OWNER, **changes})
+    made = Study(out="out", data=data, model=dict(name="perceptron", inputs=2), methods="fedavg", cohort=2,
+                 partition=partition, clients=clients, rounds=rounds, compile=False, engine="loop",
+                 local=dict(batch=4, epochs=1))
+    if run: made.run()
+    return made
+"""
+
+
+def pool(folder: Path) -> None:
+    """pool.py: `study(...)` runs a data set of one's own, with the parts of it that are given."""
+    (folder / "pool.py").write_text(POOL)
+
+
 def own(folder: Path) -> None:
     """own.py: `toy`, a data set that one may bend, and `run`, a study in which anything may be one's own."""
     (folder / "own.py").write_text(OWN)
@@ -99,9 +139,12 @@ def own(folder: Path) -> None:
 def _fedskip(folder: Path, *arguments: str) -> None:
     code = "from fedskip.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True
-    )
+        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "FEDSKIP_DATA": "cache"},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 
-GIVEN: dict[str, Callable[[Path], None]] = {one.__name__: one for one in (toy, study, finished, stopped, own)}
+GIVEN: dict[str, Callable[[Path], None]] = {
+    one.__name__: one for one in (toy, study, finished, stopped, digits, pool, own)
+}

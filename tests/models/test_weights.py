@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import fedskip
@@ -87,7 +88,7 @@ def test_weights_of_another_module_are_refused_whole(tmp_path, other, message):
 
 
 def test_unreadable_files(tmp_path):
-    with pytest.raises(InputError, match="existing file"):
+    with pytest.raises(InputError, match="weights must be an existing file"):
         read_state(tmp_path / "none.safetensors")
     path = written(tmp_path / "m.safetensors", trained({"name": "perceptron"}))
     path.write_bytes(path.read_bytes()[:-1])
@@ -99,6 +100,31 @@ def test_unreadable_files(tmp_path):
     torch.save({"epoch": 3}, tmp_path / "other.pt")
     with pytest.raises(InputError, match="state_dict of tensors"):
         read_state(tmp_path / "other.pt")
+
+
+def test_every_flipped_bit_is_found_or_harms_nothing(tmp_path):
+    path = written(tmp_path / "m.safetensors", module := trained({"name": "perceptron", "inputs": 2}, 2))
+    whole, state = path.read_bytes(), module.state_dict()
+    found = 0
+    for bit in range(0, 8 * len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            read, _ = read_state(path)
+        except InputError:
+            found += 1
+        else:  # in the name of the digest itself, or in what fills up the header
+            assert all(torch.equal(read[name], tensor) for name, tensor in state.items())
+    assert found > 0.9 * 8 * len(whole) / 7
+
+
+def test_a_file_without_a_digest_is_read(tmp_path):
+    state = {"weight": torch.ones(2)}
+    save_file(state, tmp_path / "m.safetensors", metadata={"fedskip": '{"classes": 2}'})
+    read, about = read_state(tmp_path / "m.safetensors")
+    assert torch.equal(read["weight"], state["weight"])
+    assert about == {"classes": 2}
 
 
 class Tied(nn.Module):

@@ -102,6 +102,10 @@ class Dataset:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        whole = all(hasattr(self.samples, name) for name in ("__len__", "take", "labels", "to"))
+        fix = "give Arrays(x, y), or what has `take`, `labels`, `to` and a length as it does"
+        require("data.samples", whole, "must be a pool of samples", type(self.samples).__name__, fix)
+        require("data.split", callable(self.split), "must be a function of the seed", self.split)
         if self.classes is not None:
             object.__setattr__(self, "classes", fit("data.classes", self.classes, int))
             require("data.classes", self.classes >= 1, "must be >= 1", self.classes)

@@ -5,6 +5,7 @@ An entry appears whole or not at all: it is written beside its place and moved t
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -16,11 +17,12 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
-from fedskip.files import waited_for
-from fedskip.input.errors import InputError
+from fedskip.files import digest, refuse_unreadable, waited_for, write_text
+from fedskip.input.errors import InputError, said
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if the server tells
 BLOCK = 1 << 20
+CONTENTS = "contents.json"  # of an entry: what its arrays are
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def write(name: str, arrays: Mapping[str, np.ndarray]) -> None:
             fresh.mkdir(parents=True)
             for key, array in arrays.items():
                 _save(fresh / f"{key}.npy", array)
+            write_text(fresh / CONTENTS, json.dumps({key: _facts(array) for key, array in arrays.items()}))
             if entry.exists():
                 entry.rename(old)
             fresh.rename(entry)
@@ -96,11 +99,11 @@ def read(name: str, *keys: str) -> list[np.ndarray]:
         fix = f"run `fedskip data get {name}`, or `fedskip data import {name} PATH` with the official files"
         raise InputError("data.name", f"is not in {folder()} yet", name, fix)
     try:
-        # Copy-on-write, because torch wants writable memory; nothing ever writes.
-        return [np.load(entry / f"{key}.npy", mmap_mode="c", allow_pickle=False) for key in keys]
-    except (OSError, ValueError) as error:
+        known = json.loads((entry / CONTENTS).read_bytes()) if (entry / CONTENTS).exists() else {}
+        return [_mapped(entry / f"{key}.npy", known.get(key)) for key in keys]
+    except (OSError, EOFError, ValueError, AttributeError, RecursionError) as error:
         fix = f"delete that folder, then run `fedskip data get {name}` or `fedskip data import {name} PATH`"
-        raise InputError(str(entry), f"is damaged or of another version ({error})", fix=fix) from error
+        raise InputError(str(entry), f"is damaged or of another version ({said(error)})", fix=fix) from error
 
 
 def download(source: Source, progress: Progress = lambda done, total: None) -> Path:
@@ -110,7 +113,9 @@ def download(source: Source, progress: Progress = lambda done, total: None) -> P
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             _fetch(source, target, progress)
-    elif wrong := _wrong_digest(target, source):
+        return target
+    refuse_unreadable(str(target), target)
+    if wrong := _wrong_digest(target, source):
         raise InputError(str(target), wrong, fix="delete it to have it downloaded again")
     return target
 
@@ -175,6 +180,22 @@ def _wrong_digest(path: Path, source: Source) -> str | None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     return None if found == wanted else f"is not the official file: its {kind} is {found}, not {wanted}"
+
+
+def _mapped(path: Path, facts: str | None) -> np.ndarray:
+    """An array of an entry; None: the entry was written before such facts were."""
+    refuse_unreadable(path.name, path)
+    # Copy-on-write, because torch wants writable memory; nothing ever writes.
+    array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+    if facts not in (None, _facts(array)):
+        raise ValueError(f"{path.name} is not what was stored")
+    return array
+
+
+def _facts(array: np.ndarray) -> str:
+    """What tells an array from others: its kind, its shape, a digest."""
+    array = np.ascontiguousarray(array)
+    return f"{array.dtype.str} {array.shape} {digest(array.reshape(-1).view(np.uint8).data)}"
 
 
 def _save(path: Path, array: np.ndarray) -> None:

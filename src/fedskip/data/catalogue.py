@@ -14,6 +14,7 @@ import numpy as np
 
 from fedskip.data import cache, cifar, femnist, npz, shakespeare, synthetic
 from fedskip.data.base import Dataset
+from fedskip.files import refuse_unreadable
 from fedskip.input.errors import InputError, unknown
 from fedskip.input.fit import fit
 
@@ -90,6 +91,8 @@ def import_(name: str, path: Path) -> None:
     files = _files(name)
     if not path.exists():
         raise InputError("PATH", "does not exist", str(path), f"give {files.accepts}")
+    if not path.is_dir():
+        refuse_unreadable("PATH", path)
     with cache.held():
         cache.write(name, files.read(path))
 

@@ -5,6 +5,7 @@ Ink is dark on a white background (255), as LEAF has it.
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from fedskip.data import cache
+from fedskip.data.arrays import read_npz
 from fedskip.data.base import Arrays, Dataset, Split
 from fedskip.data.split import within_owners
-from fedskip.input.errors import InputError
+from fedskip.files import refuse_too_large, refuse_unreadable
+from fedskip.input.errors import InputError, said
 
 CLASSES, SIDE = 62, 28  # 0-9, A-Z, a-z
 CLIENTS, MIN_TRAIN, TRAIN_FRACTION = 180, 64, 0.9  # the paper's, the last one LEAF's default
@@ -116,6 +119,8 @@ def _repeated(x: np.ndarray, y: np.ndarray, writer: np.ndarray) -> np.ndarray:
 
 def _checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 28, 28) and labels (n,) that fit together, or an error that says where they do not."""
+    if not x.ndim or not y.ndim:
+        raise InputError(where, "must have lists of images and labels")
     if len(x) != len(y):
         raise InputError(where, f"must have as many labels as images, {len(x)}", len(y))
     if x.shape[1:] not in ((SIDE, SIDE), (SIDE * SIDE,)):
@@ -128,11 +133,7 @@ def _checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _from_npz(path: Path) -> Iterator[Part]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except Exception as error:  # numpy, zipfile and zlib each stumble in their own way over foreign bytes
-        raise InputError(str(path), f"cannot be read as an .npz file ({error})") from error
+    arrays = read_npz(path, "PATH", f"give {ACCEPTS}")
     if missing := {"x", "y", "writer"} - arrays.keys():
         raise InputError(str(path), f"lacks {', '.join(sorted(missing))}", fix=f"give {ACCEPTS}")
     x, y = _checked(str(path), arrays["x"], arrays["y"])
@@ -148,8 +149,12 @@ def _from_npz(path: Path) -> Iterator[Part]:
         if not whole or (len(writer) and not 0 <= writer.min() <= writer.max() < len(names)):
             raise InputError(f"{path}: writer", f"must be numbers of the {len(names)} writer_names")
         writer = names[writer]
+    if writer.dtype.kind not in "iuU":
+        raise InputError(f"{path}: writer", "must be whole numbers or texts", str(writer.dtype))
     test = arrays.get("leaf_test")
-    yield x, y, writer.astype(str), None if test is None else test.astype(bool)
+    if test is not None and test.dtype != bool:
+        raise InputError(f"{path}: leaf_test", "must be true or false for each image", str(test.dtype))
+    yield x, y, writer.astype(str), test
 
 
 def _from_json(path: Path) -> Iterator[Part]:
@@ -165,21 +170,48 @@ def _from_json(path: Path) -> Iterator[Part]:
 
 def _users(file: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Name, images and labels of every writer in a LEAF file."""
-    try:
-        content = json.loads(file.read_bytes())
-        users, data = list(content["users"]), content["user_data"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(str(file), f"is not a LEAF json file ({error!r})", fix=f"give {ACCEPTS}") from error
+    content = _json(file)
+    users, data = content.get("users"), content.get("user_data")
+    if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
+        raise InputError(str(file), "must have the names of its writers as `users`", users)
+    if not isinstance(data, dict):
+        raise InputError(str(file), "must have the images of its writers as `user_data`", data)
+    if repeated := [user for user, number in Counter(users).items() if number > 1]:
+        raise InputError(str(file), "must list every one of its users once", repeated[0])
+    if lost := data.keys() - users:
+        raise InputError(str(file), "must list everyone in user_data as one of its users", min(lost))
     for user in users:
-        where = f"{file}: {user}"
+        where = f"{file}: {user[:80]}"
         try:
             x, y = np.array(data[user]["x"], np.float64), np.array(data[user]["y"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(where, f"must have x and y, images all of one size ({error!r})") from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(where, f"must have x and y, images all of one size ({said(error)})") from error
         x, y = _checked(where, x, y)
         if not (x.min(initial=0) >= 0 and x.max(initial=0) <= 1):  # also refuses NaN
             raise InputError(where, "must have pixels in 0..1", f"{x.min()} to {x.max()}")
         yield user, np.rint(x * 255).astype(np.uint8), y
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """What a json file holds, if it is a mapping in which no key stands twice."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
+            raise ValueError(f"{twice[:80]!r} stands there twice")
+        return found
+
+    refuse_unreadable("PATH", file)
+    refuse_too_large(file, file.stat().st_size)
+    try:
+        content = json.loads(file.read_bytes(), object_pairs_hook=once)
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds {type(content).__name__}, not a mapping")
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        rule = f"is not a LEAF json file ({said(error)})"
+        raise InputError(str(file), rule, fix=f"give {ACCEPTS}") from error
+    return content
 
 
 def _from_parquet(path: Path) -> Iterator[Part]:
@@ -197,18 +229,28 @@ def _from_parquet(path: Path) -> Iterator[Part]:
                 raise InputError(str(file), f"lacks the columns {', '.join(sorted(missing))}")
             for batch in table.iter_batches(columns=columns):
                 rows = batch.to_pydict()
-                images = [_pixels(image) for image in rows["image"]]
-                if odd := {image.shape for image in images} - {(SIDE, SIDE)}:
-                    raise InputError(str(file), "must have images of 28 x 28 pixels", odd.pop())
+                if None in rows["writer_id"]:
+                    raise InputError(str(file), "must name the writer of every image as writer_id", None)
+                images = [_pixels(str(file), image) for image in rows["image"]]
                 x, y = _checked(str(file), np.stack(images), np.array(rows["character"]))
                 yield x, y, np.array(rows["writer_id"], str), None
         except (OSError, pyarrow.ArrowException) as error:
-            raise InputError(str(file), f"cannot be read as parquet with PNG images ({error})") from error
+            raise InputError(str(file), f"cannot be read as parquet ({said(error)})") from error
 
 
-def _pixels(image: Any) -> np.ndarray:
+def _pixels(where: str, image: Any) -> np.ndarray:
     """The grey values of a picture file, given as bytes or as the hub's {bytes, path}."""
     from PIL import Image  # Pillow comes with matplotlib
 
-    with Image.open(io.BytesIO(image["bytes"] if isinstance(image, dict) else image)) as picture:
-        return np.asarray(picture.convert("L"))
+    content = image.get("bytes") if isinstance(image, dict) else image
+    if not isinstance(content, bytes):
+        raise InputError(where, "must have pictures as bytes", type(content).__name__)
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            if picture.size != (SIDE, SIDE):  # before it is unpacked
+                raise InputError(where, "must have images of 28 x 28 pixels", picture.size)
+            return np.asarray(picture.convert("L"))
+    except InputError:
+        raise
+    except Exception as error:  # each of Pillow's many decoders stumbles in its own way over foreign bytes
+        raise InputError(where, f"must have pictures such as PNG ({said(error)})") from error

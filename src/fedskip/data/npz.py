@@ -7,11 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskip.data.arrays import read_npz
 from fedskip.data.base import Arrays, Dataset, Split
 from fedskip.data.split import within_owners
 from fedskip.input.errors import InputError, unknown
 
 KEYS = ("x", "y", "client", "test_x", "test_y")
+SAVED = "write it with `np.savez(path, x=x, y=y)`, arrays of numbers only"
+UNUSED = 1_000  # classes that labels may leave out below the largest, unless the number of classes is given
 
 
 def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int | None = None) -> Dataset:
@@ -71,27 +74,23 @@ def as_train_input(x: Tensor, word: Tensor) -> Tensor:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file, if their names and values are such that training can work."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except FileNotFoundError as error:
-        raise InputError("data.name", "is not a file", str(path), f"looked in {Path.cwd()}") from error
-    except Exception as error:  # numpy, zipfile and zlib each stumble in their own way over foreign bytes
-        fix = "write it with `np.savez(path, x=x, y=y)`, arrays of numbers only"
-        raise InputError(str(path), f"cannot be read as an .npz file ({error})", fix=fix) from error
-    for key in arrays.keys() - set(KEYS):
+    arrays = read_npz(path, "data.name", SAVED)
+    for key in sorted(arrays.keys() - set(KEYS)):
         raise unknown(f"{path}: an array", key, KEYS)
     needed = {"x", "y"} | ({"test_x", "test_y"} if {"test_x", "test_y"} & arrays.keys() else set())
     if missing := needed - arrays.keys():
-        raise InputError(str(path), f"lacks {', '.join(sorted(missing))}")
+        raise InputError(str(path), f"lacks {', '.join(sorted(missing))}", fix=SAVED)
     for key, array in arrays.items():
-        _check(f"{path}: {key}", key, array)
+        where = f"{path}: {key}"
+        if array.ndim == 0 or not array.size:
+            raise InputError(where, "must hold at least one sample, and numbers for each", array.shape)
+        _check_client(where, array) if key == "client" else _check_numbers(where, array)
         samples = len(arrays["test_x" if key.startswith("test_") else "x"])
         if len(array) != samples:
-            raise InputError(f"{path}: {key}", f"must have {samples} entries, one per sample", len(array))
+            raise InputError(where, f"must have {samples} entries, one per sample", len(array))
         like, found = (f"{_kind(a)} {a.shape[1:]}" for a in (arrays[key.removeprefix("test_")], array))
         if found != like:
-            raise InputError(f"{path}: {key}", f"must have samples of {like} as the training data do", found)
+            raise InputError(where, f"must have samples of {like} as the training data do", found)
     return arrays
 
 
@@ -103,16 +102,36 @@ def _kind(array: np.ndarray) -> str:
     return "float" if array.dtype.kind == "f" else str(array.dtype)
 
 
-def _check(where: str, key: str, array: np.ndarray) -> None:
-    if key == "client" and array.ndim != 1:
-        raise InputError(where, "must hold one number or name per sample", array.shape)
-    if array.ndim == 0 or not len(array):
-        raise InputError(where, "must hold at least one sample", array.shape)
-    if array.dtype.kind not in "biuf" and key != "client":
-        raise InputError(where, "must hold numbers", str(array.dtype))
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        first = int(np.argwhere(~np.isfinite(array))[0, 0])
-        raise InputError(where, f"must be finite, and sample {first} is not", fix="clean the data first")
+def _check_client(where: str, client: np.ndarray) -> None:
+    if client.ndim != 1:
+        raise InputError(where, "must hold one number or name per sample", client.shape)
+    rule = "must hold whole numbers or names"
+    if client.dtype.kind not in "biufUS":
+        raise InputError(where, rule, str(client.dtype))
+    if client.dtype.kind == "f":
+        _refuse_any(where, client, ~np.isfinite(client), "must be finite")
+        _refuse_any(where, client, client != np.floor(client), rule)
+
+
+def _check_numbers(where: str, array: np.ndarray) -> None:
+    """Refuse what training cannot hold: floats become float32 there, whole numbers int64."""
+    if array.dtype.kind not in "biuf":
+        fix = "number names with `np.unique(names, return_inverse=True)[1]`" * (array.dtype.kind in "US")
+        raise InputError(where, "must hold numbers", str(array.dtype), fix)
+    if array.dtype.kind == "f":
+        _refuse_any(where, array, ~np.isfinite(array), "must be finite")
+        large = np.abs(array) > np.finfo(np.float32).max
+        _refuse_any(where, array, large, "must fit into float32", "scale the data first")
+    elif array.dtype.kind == "u":
+        _refuse_any(where, array, array > np.uint64(np.iinfo(np.int64).max), "must fit into int64")
+
+
+def _refuse_any(
+    where: str, array: np.ndarray, wrong: np.ndarray, rule: str, fix: str = "clean the data first"
+) -> None:
+    if wrong.any():
+        first = tuple(np.argwhere(wrong)[0])
+        raise InputError(where, f"{rule}, and sample {first[0]} is not", array[first].item(), fix)
 
 
 def _inputs(x: np.ndarray) -> Tensor:
@@ -134,9 +153,14 @@ def _is_class(y: np.ndarray) -> bool:
 def _classes(path: Path, y: np.ndarray, classes: int | None) -> int | None:
     if not _is_class(y):
         return None
-    least = int(y.max()) + 1
+    least, different = int(y.max()) + 1, len(np.unique(y))
     if y.min() < 0:
         raise InputError(f"{path}: y", "must hold labels from 0 on", f"{y.min()} to {y.max()}")
+    if classes is None and least - different > UNUSED:  # a model would have a score for each of them
+        rule = f"must hold labels that count classes from 0 on; there are {different} different ones"
+        fix = "number them with `np.unique(y, return_inverse=True)[1]`, or, "
+        fix += f"if there are so many classes, set data.classes={least}"
+        raise InputError(f"{path}: y", rule, least - 1, fix)
     if classes is not None and classes < least:
         raise InputError("data.classes", f"must be >= {least}, for the labels in {path}", classes)
     return classes or least

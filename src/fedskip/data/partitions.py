@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedskip.data.arrays import read_npz
 from fedskip.files import write_bytes
 from fedskip.input.errors import InputError, unknown
 from fedskip.rng import stream
@@ -76,18 +77,25 @@ class Partition:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Partition:
         """Read what `save` wrote; a missing file is a FileNotFoundError, a damaged one an InputError."""
+        path = Path(path)
         fix = "delete the file, and the partition is drawn again from its seed"
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                found, stored = cls(file["indices"], file["offsets"]), str(file["hash"])
-                intact = found.hash == stored
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # numpy, zipfile and zlib each stumble in their own way over foreign bytes
-            raise InputError(str(path), "is not a partition file", fix=fix) from error
-        if not intact:
+        if not path.exists():
+            raise FileNotFoundError(str(path))
+        arrays = read_npz(path, str(path), fix)
+        if arrays.keys() != {"indices", "offsets", "hash"}:
+            raise InputError(str(path), "is not a partition file", fix=fix)
+        found = cls(arrays["indices"], arrays["offsets"])
+        if not found._is_whole() or found.hash != str(arrays["hash"]):
             raise InputError(str(path), "does not hold what was saved in it", fix=fix)
         return found
+
+    def _is_whole(self) -> bool:
+        """Whether the offsets cut the indices into clients, and no sample is dealt twice."""
+        flat = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (self.indices, self.offsets))
+        if not flat or not len(self.offsets) or (self.indices < 0).any():
+            return False
+        ends = (self.offsets[0], self.offsets[-1]) == (0, len(self.indices))
+        return bool(ends and (self.sizes >= 0).all() and len(np.unique(self.indices)) == len(self.indices))
 
 
 def partition(

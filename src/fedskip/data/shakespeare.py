@@ -7,8 +7,8 @@ a window is its position in that text.
 
 from __future__ import annotations
 
-import lzma
 import re
+import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedskip.data import archive, cache
 from fedskip.data.base import Dataset, Split
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, said
 
 WINDOW = 80  # characters a model sees; the target is the one that follows
 GAP = WINDOW - 1  # windows left out between train and test, so that their inputs share no character
@@ -110,7 +110,10 @@ def load(train_fraction: float = 0.9) -> Dataset:
 
 def read(path: Path) -> dict[str, np.ndarray]:
     """The raw text (plain, .xz or .zip) as arrays for the cache; another edition is refused."""
-    texts = roles(decode(path))
+    try:
+        texts = roles(decode(path))
+    except InputError as error:
+        raise InputError(str(path), error.rule, fix=error.fix) from error
     lengths = np.array([len(text) for text in texts.values()], np.int64)
     found = {"roles": len(texts), "windows": int((lengths - WINDOW).sum())}
     if found != GOLDEN:
@@ -130,15 +133,15 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 def decode(path: Path) -> str:
     """The text of a plain, .xz or .zip file, whatever its name."""
-    try:
-        raw = path.read_bytes()
-        if raw.startswith(b"\xfd7zXZ"):
-            raw = lzma.decompress(raw)
-        elif raw.startswith(b"PK"):
-            texts = archive.contents(path, lambda name: name.lower().endswith(".txt"))
-            raw = b"".join(content for _, content in texts)
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise InputError(str(path), f"cannot be read as a text, .xz or .zip file ({error})") from error
+    if zipfile.is_zipfile(path):
+        texts = archive.contents(path, lambda name: name.lower().endswith(".txt"))
+        raw = b"".join(content for _, content in texts)
+    else:
+        try:
+            raw = archive.unpacked(path)
+        except archive.UNREADABLE as error:
+            rule = f"cannot be read as a text, .xz or .zip file ({said(error)})"
+            raise InputError(str(path), rule) from error
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -8,21 +8,13 @@ import numpy as np
 from fedskip import rng
 from fedskip.data.base import Dataset, Split
 from fedskip.data.partitions import Partition, partition
-from fedskip.input.errors import InputError, require, said
+from fedskip.input.errors import InputError, said
 
 
 def split(dataset: Dataset, seed: int) -> Split:
     """The pool indices of the training and the test samples; refuses what are no indices, or overlap."""
     samples = len(dataset.samples)
-    try:
-        found = [np.asarray(half) for half in dataset.split(seed)]
-    except InputError:
-        raise
-    except Exception as error:  # whatever a user's function may raise
-        rule = f"fails with {type(error).__name__}: {said(error)}"
-        raise InputError("data.split", rule, dataset.name) from error
-    rule = "must give two arrays, for training and for testing"
-    require("data.split", len(found) == 2, rule, f"{len(found)} arrays")
+    found = _halves(dataset, seed)
     for half in found:
         whole = half.ndim == 1 and (half.dtype.kind in "iu" or not len(half))
         if not whole or (len(half) and not 0 <= half.min() <= half.max() < samples):
@@ -37,6 +29,22 @@ def split(dataset: Dataset, seed: int) -> Split:
         rule = f"must not give a sample for training and for testing, as it does with {len(both)}"
         raise InputError("data.split", rule, ..., f"the first of them is {both[0]}")
     return train, test
+
+
+def _halves(dataset: Dataset, seed: int) -> list[np.ndarray]:
+    """What a data set's own function gives, if that is two arrays."""
+    try:
+        given = dataset.split(seed)
+    except Exception as error:  # whatever a user's function may raise
+        rule = f"cannot be had at seed {seed} ({type(error).__name__}: {said(error)})"
+        raise InputError("data.split", rule) from error
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        rule = "must give two arrays, the numbers of samples for training and for testing"
+        raise InputError("data.split", rule, type(given).__name__)
+    try:
+        return [np.asarray(half) for half in given]
+    except (TypeError, ValueError) as error:
+        raise InputError("data.split", f"must give arrays of whole numbers ({said(error)})") from error
 
 
 def deal(

@@ -1,6 +1,6 @@
 """What there is of the paper to run, what it needs, and what has been run."""
 
-import contextlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +19,7 @@ NOTE = (
     f"{MISSING} not on this machine: fedskip data list. "
     "Times are for all seeds; those with `about` are estimates from steps."
 )
+log = logging.getLogger(__name__)
 
 
 def overview(studies: Sequence[Results]) -> Sheet:
@@ -57,8 +58,10 @@ def found(folders: Sequence[Path] | None) -> list[Results]:
         return [Results.read(folder) for folder in folders]
     studies = []
     for file in sorted(Path("runs").glob("*/study.yaml")):
-        with contextlib.suppress(InputError):  # it has just begun
+        try:
             studies.append(Results.read(file.parent))
+        except InputError as error:  # it may have just begun
+            log.warning("%s is left out: %s", file.parent, error)
     return studies
 
 

@@ -6,7 +6,8 @@ import base64
 import contextlib
 import hashlib
 import html
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,8 @@ from fedskip.report.verdict import compared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+log = logging.getLogger(__name__)
 
 Pictures = dict[str, list[tuple[str, str, bytes]]]  # by their place on the page: kind, words, and an SVG
 
@@ -54,13 +57,23 @@ def write_report(
     """
     to, pictures = to or results.out, Pictures()
     for figure in figures(results):
-        with contextlib.suppress(InputError):  # of what was not measured or kept
+        with _left_out():
             axes = figure.draw()
             picture = drawn(axes, "svg")
             file = picture if form == "svg" else drawn(axes, form)
             write_bytes(to / "figures" / f"{figure.name}.{form}", file)
             pictures.setdefault(figure.place, []).append((figure.kind, figure.words, picture))
     write_text(to / "report.html", page(results.name, content(results, pictures, said, **how)))
+
+
+@contextlib.contextmanager
+def _left_out() -> Iterator[None]:
+    """A figure of what was not measured or not kept is left out; of what is damaged, with a word."""
+    try:
+        yield
+    except InputError as error:
+        if Path(error.field.partition(" line ")[0]).is_file():
+            log.warning("a figure is left out: %s", error)
 
 
 class Figure(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 from fedskip.data import catalogue, heatmap
 from fedskip.data.partitions import Partition
 from fedskip.federation.server import draw_cohort
-from fedskip.input.errors import InputError, said, unknown
+from fedskip.input.errors import InputError, unknown
 from fedskip.methods.period import Period
 from fedskip.records.table import Table
 from fedskip.report import units
@@ -129,10 +129,8 @@ class Plot:
         if not file.exists():
             fix = "set client_accuracy=true, for data sets with natural clients"
             raise InputError("clients", "were not measured in this study", str(about.out), fix)
-        try:
-            rows = Table.read(file).where(setting=about.keys["name"])
-        except (ValueError, KeyError) as error:
-            raise InputError("clients", f"cannot be read ({said(error)})", str(file)) from error
+        columns = ("setting", "method", "seed", "client", "test_accuracy")
+        rows = Table.read(file, filled=columns, whole=True).where(setting=about.keys["name"])
         share = 100.0 if about.metric in units.PERCENT else 1.0
         for label in self.results.labels(about.name):
             mine = rows.where(method=label)

@@ -22,7 +22,8 @@ from fedskip.records.provenance import Facts, Folder, settings_of
 from fedskip.records.table import Row, Table
 from fedskip.spec.setting import check_name
 
-# what a row of the history must hold
+# what a row of the history must hold, and one of the summary
+FILLED = ("setting", "run", "method", "seed", "diverged")
 NEEDED = ("setting", "run", "method", "seed", "round", "merges", "test_accuracy", "bytes_down", "bytes_up")
 
 
@@ -101,23 +102,25 @@ class Recorded:
         study = folder.study()
         for keys in settings_of(study):
             check_name(keys["name"])  # it names files
-        rows = Table.read(history) if history.exists() else Table(HISTORY)
+        written = out / "summary.csv"  # with it a study is finished
+        finished = written.exists()
+        rows = Table.read(history, filled=NEEDED) if history.exists() else Table(HISTORY)
         noted = folder.record().get("settings") or {}
         settings = []
         for keys in settings_of(study):
             facts = noted.get(keys["name"], {})
             divisions, short = dict(facts.get("divisions") or {}), dict(facts.get("short") or {})
             settings.append(About(keys, out, divisions, short))
-        written = out / "summary.csv"  # with it a study is finished
-        finished = written.exists()
-        summary = Table.read(written) if finished else so_far(rows, settings, out / "checkpoints")
-        for table, needed in ((rows, NEEDED), (summary, [*NEEDED[:4], "last", "best", "diverged"])):
-            for number, row in enumerate(table, 2):
-                if not all(name in row for name in needed):
-                    raise ValueError(f"line {number} lacks {', '.join(n for n in needed if n not in row)}")
-        for number, row in enumerate(rows, 2):
-            if any(row[name] is None for name in NEEDED):
-                raise ValueError(f"line {number} of history.csv is not whole")
+        _refuse_unknown(rows, settings, history)
+        if finished:
+            summary = Table.read(written, filled=FILLED, present=("last", "best"), whole=True)
+            _refuse_unknown(summary, settings, written)
+        else:
+            summary = so_far(rows, settings, out / "checkpoints")
+        if not summary and finished:
+            fix = f"delete it, and `fedskip resume {out}` writes it again"
+            raise InputError(str(written), "holds no runs", fix=fix)
+        _refuse_unlike(rows, summary, settings, history)
         if not summary:
             fix = "wait for its first evaluation, or go on with `fedskip resume`"
             raise InputError("out", "holds a study without results yet", str(out), fix)
@@ -196,6 +199,46 @@ def so_far(history: Table, settings: Iterable[About], checkpoints: Path) -> Tabl
         row = about | summarise(mine, rounds=rounds[mine[0]["setting"]])
         rows.append(row | {"diverged": diverged, "broke_round": round, "broke_client": client})
     return Table(SUMMARY, rows)
+
+
+def _refuse_unknown(table: Table, settings: Iterable[About], file: Path) -> None:
+    """Refuse rows of settings that the study does not have."""
+    if other := sorted({row["setting"] for row in table} - {setting.name for setting in settings}):
+        fix = f"bring back {file.name} and study.yaml of the same study"
+        raise InputError(str(file), "has rows of a setting that study.yaml lacks", other[0], fix)
+
+
+def _refuse_unlike(history: Table, summary: Table, settings: Iterable[About], file: Path) -> None:
+    """Refuse a history with rows that are missing, doubled or edited, as far as it or the summary tells."""
+    often = {setting.name for setting in settings if setting.keys.get("eval_every", 1) == 1}
+    runs: dict[str, list[Row]] = {}
+    fix = "bring back the files as the study wrote them"
+    for row in history:
+        mine = runs.setdefault(row["run"], [])
+        if mine and row["round"] <= mine[-1]["round"]:
+            rule = f"must have the rounds of {row['run']} in order, each once; round {row['round']} is not"
+            raise InputError(str(file), rule, fix=fix)
+        mine.append(row)
+        # where every merge is evaluated, or every round of a run that never merges, rows are numbered
+        if row["setting"] in often and len(mine) != (row["merges"] or row["round"]):
+            raise InputError(str(file), f"lacks a row of {row['run']} before round {row['round']}", fix=fix)
+    if lost := sorted(runs.keys() - set(summary.column("run"))):
+        raise InputError(str(file.with_name("summary.csv")), "lacks a run of history.csv", lost[0], fix)
+    for row in summary if runs else ():
+        for name, value in _told(runs.get(row["run"], [])).items():
+            if value != row.get(name) and value == value:  # a metric may be undefined
+                rule = f"does not fit summary.csv, where {row['run']} has {row.get(name)} as {name}"
+                raise InputError(str(file), rule, value, fix)
+
+
+def _told(rows: list[Row]) -> Row:
+    """What a run's history tells of its summary."""
+    if not rows:
+        return {"last": None, "best": None}
+    scores = [row["test_accuracy"] for row in rows]
+    best = max((score for score in scores if not math.isnan(score)), default=None)
+    found = {"last": scores[-1], "best": best, "merges": rows[-1]["merges"]}
+    return found if rows[-1]["merges"] else {**found, "rounds": rows[-1]["round"]}
 
 
 def _finite(value: float | None) -> float | None:

@@ -16,7 +16,7 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.local import Route, route
 from fedskip.engine.task import Task
 from fedskip.federation import Clients, Run, Server
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, require
 from fedskip.methods.base import Method
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.making import make
@@ -46,9 +46,11 @@ class Prepared:
         if isinstance(template, CharLSTM):
             template.refuse(getattr(data.samples, "x", None))
         template = template.to(self.device, dtype)
+        samples = data.samples.to(self.device, dtype)
+        require("data.samples.to", hasattr(samples, "take"), "must give samples", type(samples).__name__)
         return Task(
             template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
-            data.samples.to(self.device, dtype), setting.local,
+            samples, setting.local,
             _in(dtype, data.train_transform), _in(dtype, data.test_transform), self.arithmetic,
         )  # fmt: skip
 
