@@ -39,13 +39,20 @@ def test_a_file_that_was_changed_meanwhile_is_written_anew(
     assert Table.read(history.path).column("round") == [1, 2, 3]
 
 
-def test_the_digest_is_of_a_setting_up_to_a_round(history: HistoryFile) -> None:
-    before = history.digest("a", 2)
+@pytest.mark.parametrize("damage", ["", "setting,run\n", "a,b", None])
+def test_what_a_checkpoint_holds_is_recovered(
+    history: HistoryFile, damage: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     history.append([*rows(3), *rows(1, setting="b")])
-    assert history.digest("a", 2) == before == HistoryFile(history.path).digest("a", 2)
-    assert len({history.digest("a", 1), history.digest("a", 2), history.digest("a", 3)}) == 3
-    history.table.rows[1]["seconds"] += 1e-9
-    assert history.digest("a", 2) != before
+    recorded = history.of("a", 2)
+    history.path.write_text(damage) if damage is not None else history.path.unlink()
+    again = HistoryFile(history.path)
+    again.recover("a", 2, recorded)
+    assert again.of("a", 2) == recorded
+    assert "is taken from its checkpoint" in caplog.text
+    caplog.clear()
+    again.recover("a", 2, recorded)
+    assert not caplog.text
 
 
 def test_cut_forgets_what_came_later(history: HistoryFile) -> None:

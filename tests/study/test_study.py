@@ -11,9 +11,10 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,6 +85,34 @@ def test_resume_in_the_middle_is_exact(tmp_path: Path, engine: str, monkeypatch:
     assert numbers(whole) == numbers(broken)
     assert weights(whole) == weights(broken)
     assert (whole / "summary.csv").read_text() == (broken / "summary.csv").read_text()
+
+
+def _edited(file: Path) -> None:
+    table = Table.read(file)
+    table.rows[1]["test_accuracy"] = 0.99
+    file.write_text(table.csv())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        lambda file: file.write_text(""),
+        lambda file: file.write_text("".join(file.read_text().splitlines(True)[::2])),
+        _edited,
+    ],
+    ids=["deleted", "emptied", "rows removed", "edited"],
+)
+def test_what_became_of_the_history_changes_nothing(
+    tmp_path: Path, damage: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    keys: dict[str, Any] = {"methods": "fedavg, fedskip(period=2)", "seeds": 1, "processes": 1}
+    study(tmp_path / "whole", rounds=4, **keys).run()
+    study(tmp_path / "hurt", rounds=2, **keys).run()
+    damage(tmp_path / "hurt" / "history.csv")
+    study(tmp_path / "hurt", rounds=2, **keys).resume(rounds=4)
+    assert "is taken from its checkpoint" in caplog.text
+    assert numbers(tmp_path / "whole") == numbers(tmp_path / "hurt")
 
 
 SCRIPT = """
@@ -476,7 +505,8 @@ def test_a_checkpoint_without_a_run_is_refused(tmp_path: Path) -> None:
     [(_, file)] = found(out / "checkpoints", "toy")[-1:]
     tensors, notes = load_checkpoint(file)
     notes["runs"]["toy.Old.s0"] = notes["runs"].pop("toy.FedProx.s0")
-    save_checkpoint(out / "checkpoints", "toy", 3, tensors, notes | {"round": 3})
+    history = (out / "history.csv").read_text()
+    save_checkpoint(out / "checkpoints", "toy", 3, tensors, notes | {"round": 3}, history)
     with pytest.raises(InputError, match=r"checkpoint holds no run toy\.FedProx\.s0"):
         study(out, methods="fedavg, fedprox", rounds=2, seeds=1).resume(rounds=4)
 

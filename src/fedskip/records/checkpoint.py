@@ -2,13 +2,17 @@
 
 A row's bits depend on how many rows are computed with it, so the runs of a setting are saved and resumed
 together, all at the same round. The file's name carries a digest of its bytes; the previous file is kept.
+It also holds what the setting has recorded so far: history.csv may be lost.
 """
 
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor, contiguous_format
 
@@ -16,12 +20,20 @@ from fedskip.files import digest, write_bytes
 from fedskip.input.errors import InputError
 
 KEEP = 2
+HISTORY = "history"  # among the tensors, all others of which have a run's name before theirs
 
 
 def save_checkpoint(
-    folder: Path, setting: str, round: int, tensors: dict[str, Tensor], notes: dict[str, Any]
+    folder: Path,
+    setting: str,
+    round: int,
+    tensors: dict[str, Tensor],
+    notes: dict[str, Any],
+    history: str,
 ) -> Path:
-    """Write the state of a setting after a round."""
+    """Write the state of a setting after a round, and what it has recorded so far."""
+    text = torch.frombuffer(bytearray(zlib.compress(history.encode(), 1)), dtype=torch.uint8)
+    tensors = {**tensors, HISTORY: text}
     own = {name: t.detach().cpu().clone(memory_format=contiguous_format) for name, t in tensors.items()}
     content = save(own, metadata={"notes": json.dumps(notes)})
     path = folder / f"{setting}.{round:06d}.{digest(content)}.safetensors"
@@ -52,6 +64,15 @@ def read_notes(path: Path) -> dict[str, Any]:
         length = file.read(8)
         header = min(int.from_bytes(length, "little"), path.stat().st_size)
         return _notes(path, length + file.read(header))
+
+
+def read_history(path: Path) -> str:
+    """What had been recorded when a checkpoint was written."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return zlib.decompress(file.get_tensor(HISTORY).numpy().tobytes()).decode()
+    except (SafetensorError, zlib.error, ValueError):
+        raise damaged(path, "its history cannot be read") from None
 
 
 def damaged(path: Path, why: str) -> InputError:

@@ -1,5 +1,6 @@
 """What a study records: one row per run and evaluation, one summary row per run."""
 
+import logging
 import math
 import os
 from collections.abc import Collection, Iterable, Sequence
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskip.files import digest, naming, write_bytes
+from fedskip.files import naming, write_bytes
+from fedskip.input.errors import InputError
 from fedskip.records.table import Row, Table
 
 HISTORY = (
@@ -22,6 +24,8 @@ SUMMARY = (
 )  # fmt: skip
 TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 
+log = logging.getLogger(__name__)
+
 
 class HistoryFile:
     """history.csv: rows are appended as they come, and cut back when a study resumes.
@@ -31,7 +35,7 @@ class HistoryFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.table = Table.read(path) if path.exists() else Table(HISTORY)
+        self.table = _found(path)
         self._size = -1  # bytes of the file as it was written here
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -58,10 +62,20 @@ class HistoryFile:
         self.table = Table(HISTORY, [row for row in kept if row["run"] not in anew])
         self._write()
 
-    def digest(self, setting: str, round: int) -> str:
-        """Of what a setting has recorded up to a round."""
+    def of(self, setting: str, round: int) -> str:
+        """What a setting has recorded up to a round, as text."""
         rows = [row for row in self.table if row["setting"] == setting and row["round"] <= round]
-        return digest(Table(HISTORY, rows).csv().encode())
+        return Table(HISTORY, rows).csv()
+
+    def recover(self, setting: str, round: int, recorded: str) -> None:
+        """Up to a round, take the rows of a setting that a checkpoint holds, if the file has others."""
+        if self.of(setting, round) != recorded:
+            log.warning(
+                "%s was changed or lost: what %s recorded up to round %d is taken from its checkpoint",
+                self.path, setting, round,
+            )  # fmt: skip
+            later = [row for row in self.table if row["setting"] != setting]
+            self.table = Table(HISTORY, [*Table.parse(recorded, self.path), *later])
 
     def _is_ours(self) -> bool:
         return self.path.is_file() and self.path.stat().st_size == self._size
@@ -70,6 +84,17 @@ class HistoryFile:
         content = self.table.csv().encode()
         write_bytes(self.path, content)
         self._size = len(content)
+
+
+def _found(path: Path) -> Table:
+    """What the file holds; nothing, if that cannot be read: a checkpoint has it, too."""
+    if not path.exists():
+        return Table(HISTORY)
+    try:
+        return Table.read(path, filled=("setting", "run", "round"), present=HISTORY)
+    except InputError as error:
+        log.warning("%s", error)
+        return Table(HISTORY)
 
 
 def summarise(rows: Sequence[Row], *, rounds: int) -> Row:

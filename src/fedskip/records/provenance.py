@@ -14,7 +14,7 @@ import yaml
 
 from fedskip.files import clear_parts, digest, write_text
 from fedskip.input.errors import InputError
-from fedskip.records.checkpoint import found, read_notes
+from fedskip.records.checkpoint import found, read_history, read_notes
 from fedskip.records.history import HistoryFile
 from fedskip.records.table import Table
 from fedskip.spec.setting import KEYS
@@ -57,7 +57,10 @@ class Folder:
         summary, settings = self.path / "summary.csv", settings_of(self.study())
         if not settings or not summary.exists():
             return False
-        written = set(Table.read(summary).column("run"))
+        try:
+            written = set(Table.read(summary).column("run"))
+        except InputError:  # it is written again
+            return False
         return all(self._is_done(setting, written) for setting in settings)
 
     def _is_done(self, setting: Facts, written: set[str]) -> bool:
@@ -66,19 +69,13 @@ class Folder:
             return False
         return set(read_notes(saved[-1][1])["runs"]) <= written
 
-    def refuse_other_history(self, history: HistoryFile) -> None:
-        """Refuse to go on where history.csv is not what the study has written up to its checkpoints."""
-        for setting in settings_of(self.study()):
-            name = setting["name"]
-            saved = found(self.path / "checkpoints", name)
-            if not saved:
-                continue
-            round, file = saved[-1]
-            if read_notes(file).get("history") != history.digest(name, round):
-                rule = f"is not what the study wrote up to round {round} of {name}: rows changed or missing"
-                fix = "put it back, or go on with the rows that it has now: "
-                fix += f"`fedskip resume {self.path} --anyway`"
-                raise InputError(str(history.path), rule, fix=fix)
+    def recover(self, history: HistoryFile) -> None:
+        """Up to the last checkpoints, the history is what they hold, whatever became of its file."""
+        names = [setting["name"] for setting in settings_of(self.study())]
+        history.table.rows = [row for row in history.table if row["setting"] in names]
+        for name in names:
+            for round, file in found(self.path / "checkpoints", name)[-1:]:
+                history.recover(name, round, read_history(file))
 
     def refuse_taken(self, study: Facts) -> None:
         """Refuse to begin a study in a folder that holds one, parts of one, or anything else."""

@@ -68,7 +68,18 @@ class Table(Sequence[Row]):
         A last line that a kill has cut short is left out; of a `whole` table it is an error. `filled`:
         columns that have a value in every row; `present`: columns that there must be.
         """
-        text = _decoded(path)
+        return cls.parse(_decoded(path), path, filled, present, whole)
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        path: Path,
+        filled: Collection[str] = (),
+        present: Collection[str] = (),
+        whole: bool = False,
+    ) -> Table:
+        """The table of a text, as `read` does it; `path` is for errors."""
         end = text.rfind("\n") + 1
         if whole and end < len(text):
             raise InputError(str(path), "ends in the middle of a line", fix=_RESTORE)

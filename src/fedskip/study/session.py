@@ -118,9 +118,9 @@ class Session:
             name = self.setting.name
             notes = {
                 "study": self.study, "setting": name, "round": until, "seconds": self.judge.seconds(),
-                "history": history.digest(name, until), "runs": runs,
+                "runs": runs,
             }  # fmt: skip
-            save_checkpoint(folder, name, until, tensors, notes)
+            save_checkpoint(folder, name, until, tensors, notes, history.of(name, until))
             yield until
 
     def finish(self, history: HistoryFile) -> list[Row]:

@@ -182,8 +182,7 @@ class Study:
     ) -> Results:
         """Train one setting after another and write the results; the list is empty afterwards."""
         history, record = HistoryFile(self.out / "history.csv"), self.folder.record()
-        if not anyway:
-            self.folder.refuse_other_history(history)
+        self.folder.recover(history)
         settings = tuple(one.setting for one in prepared)
         summary: list[Row] = []
         clients: list[Row] = []
