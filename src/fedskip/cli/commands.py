@@ -15,6 +15,7 @@ from fedskip.cli import data, paper, studies
 from fedskip.cli.report import report, watch
 from fedskip.files import write_bytes
 from fedskip.input.errors import InputError
+from fedskip.input.plain import read_text
 from fedskip.version import __version__
 
 
@@ -93,9 +94,11 @@ def show(study: Annotated[str, typer.Argument(help="A bundled study, STUDY/SETTI
     from fedskip.spec import build, bundled, dump
 
     if study.partition("/")[0] in bundled.names() and "/" in study:
-        typer.echo(dump(build(bundled.load(study))), nl=False)
+        text = dump(build(bundled.load(study)))
     else:
-        typer.echo(bundled.find(study).read_text(encoding="utf-8"), nl=False)
+        text = read_text(bundled.find(study))
+    # into a file it goes as it is, whatever the terminal can show
+    typer.echo(text if sys.stdout.isatty() else text.encode(), nl=False)
 
 
 def _usage(name: str, method: type[Any]) -> str:

@@ -7,6 +7,7 @@ Python objects. Every key is checked when it is written; what was left out comes
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -19,10 +20,10 @@ import numpy as np
 from fedskip.data.base import Dataset
 from fedskip.engine.local import Local
 from fedskip.input.errors import InputError, require, unknown, unknown_key
-from fedskip.input.fit import fit
+from fedskip.input.fit import MOST, fit
 from fedskip.input.nest import TAGS, expand, overlay
 from fedskip.methods.base import Method
-from fedskip.methods.grammar import in_a_file, label_among, parse_many, text
+from fedskip.methods.grammar import in_a_file, parse_many, text, told_apart
 
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 
@@ -87,7 +88,11 @@ class Setting:
 
     def label(self, method: Method) -> str:
         """How tables call one of its methods."""
-        return label_among(method, self.methods)
+        return method.label_with(self._told_apart[type(method)])
+
+    @functools.cached_property
+    def _told_apart(self) -> Mapping[type[Method], list[str]]:
+        return told_apart(self.methods)
 
     def run_name(self, method: Method, seed: int) -> str:
         """How files call one of its runs."""
@@ -173,6 +178,8 @@ def checked(key: str, value: Any) -> Any:
     value = fit(key, value, _HINTS[key])
     if key in _LEAST:
         require(key, value is None or value >= _LEAST[key], f"must be >= {_LEAST[key]}", value)
+        small = value is None or value <= MOST or key == "partition_seed"
+        require(key, small, f"must be at most {MOST:,}", value)
     if key in ("loss", "metric"):
         require(key, callable(value) or isinstance(value, str), "must be a name or a function", value)
     if key == "validation":
