@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import io
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +10,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedskip.cli import data, paper, studies
+from fedskip.cli import data, paper, streams, studies
 from fedskip.cli.report import report, watch
 from fedskip.files import write_bytes
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, out_of_memory, said
 from fedskip.input.plain import read_text
 from fedskip.version import __version__
 
@@ -26,10 +25,16 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # `| head` has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            streams.discard()
             raise typer.Exit(1) from None
         except (InputError, OSError) as error:
             typer.secho(f"error: {error}", fg="red", err=True)
+            raise typer.Exit(2) from None
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            fix = "Use a smaller model, batch or cohort, or fewer `rows`; what has begun goes on with resume."
+            typer.secho(f"error: there is not enough memory: {said(error)}. {fix}", fg="red", err=True)
             raise typer.Exit(2) from None
 
 
@@ -60,7 +65,13 @@ def _options(
 
 
 def main() -> None:
-    app()
+    streams.open_closed()
+    try:
+        app()
+    except SystemExit as end:
+        sys.exit(streams.flush(end.code if isinstance(end.code, int) else int(end.code is not None)))
+    except OSError as error:  # of --version and --help, which print before a command begins
+        sys.exit(streams.lost(error))
 
 
 @app.command("list")

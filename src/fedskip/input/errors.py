@@ -16,14 +16,14 @@ class InputError(ValueError):
 
     def __init__(self, field: str, rule: str, value: Any = ..., fix: str = "", where: str = "") -> None:
         self.field, self.rule, self.value, self.fix, self.where = field, rule, value, fix, where
-        text = f"{_short(field, 120)} {_short(rule, 240)}"
+        text = f"{short(field, 120)} {short(rule, 240)}"
         if value is not ...:
-            text += f", got {_short(_shown(value), 80)}"
+            text += f", got {short(_shown(value), 80)}"
         if where:
-            text += f" ({_short(where, 120)})"
+            text += f" ({short(where, 120)})"
         text += "."
         if fix:
-            fix = _short(fix, 480)
+            fix = short(fix, 480)
             text += f" {fix[0].upper()}{fix[1:]}" + ("" if fix[-1] in ".?!`" else ".")
         super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))  # one line
 
@@ -42,7 +42,8 @@ def _shown(value: Any) -> str:
         return f"a {type(value).__name__} of thousands of digits"
 
 
-def _short(text: str, most: int) -> str:
+def short(text: str, most: int) -> str:
+    """The text, or its beginning."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -55,6 +56,12 @@ def require(field: str, ok: bool, rule: str, value: object = ..., fix: str = "")
 def said(error: Exception) -> str:
     """What an error of another library says, in one line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether it says that there is not enough memory, as numpy, Python or torch do."""
+    words = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

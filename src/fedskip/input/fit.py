@@ -1,6 +1,7 @@
 """What users write, made to fit the type that a field declares."""
 
 import dataclasses
+import functools
 import math
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -55,9 +56,15 @@ def _number(value: Any) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
+@functools.cache
+def hints_of(cls: type) -> dict[str, Any]:
+    """The types that a class declares; to find them takes longer than to fit values to them."""
+    return get_type_hints(cls)
+
+
 def fit_all(instance: Any, prefix: str = "") -> None:
     """Fit every field of a frozen dataclass; for its `__post_init__`."""
-    hints = get_type_hints(type(instance))
+    hints = hints_of(type(instance))
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         if value is not field.default:

@@ -92,7 +92,7 @@ class Method:
 
     def __post_init__(self) -> None:
         fit_all(self)
-        if isinstance(self.period, str) and self.period.isdigit():
+        if isinstance(self.period, str) and self.period.isascii() and self.period.isdigit():
             object.__setattr__(self, "period", int(self.period))  # one method, one name
         Period.parse(self.period)  # a bad rule is refused here, where it was written
 

@@ -16,10 +16,10 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any
 
-from fedskip.input.errors import InputError, unknown
-from fedskip.input.fit import fit
+from fedskip.input.errors import InputError, short, unknown
+from fedskip.input.fit import fit, hints_of
 from fedskip.input.named import load
 from fedskip.methods.base import Method
 
@@ -50,7 +50,7 @@ def parse(entry: str) -> list[Method]:
     try:
         return list(_parse(entry.strip()))
     except InputError as error:
-        field = f"methods entry {entry!r}: {error.field}"
+        field = f"methods entry {short(repr(entry), 70)}: {error.field}"
         raise InputError(field, error.rule, error.value, error.fix) from error.__cause__
 
 
@@ -164,7 +164,7 @@ def _parse(entry: str) -> Iterator[Method]:
 
 def _make(name: str, cls: type[Method], chosen: dict[str, Any]) -> Method:
     try:
-        hints = get_type_hints(cls)
+        hints = hints_of(cls)
         return cls(**{key: fit(key, value, hints[key]) for key, value in chosen.items()})
     except InputError:
         raise

@@ -106,12 +106,20 @@ def _refuse_damaged(found: Any, file: str) -> None:
     named = isinstance(settings, list) and all(isinstance(s, dict) and "name" in s for s in settings)
     for part, ok in {
         "settings": named and bool(settings),
-        RECORD: isinstance(record, dict) and isinstance(record.get("versions", {}), dict),
-        f"{RECORD}.settings": all(isinstance(one, dict) and "parameters" in one for one in facts)
-        and all(isinstance(one.get(key), dict) for one in facts for key in ("machine", "divisions", "data")),
+        RECORD: isinstance(record, dict) and (not known or isinstance(record.get("versions"), dict)),
+        f"{RECORD}.settings": all(map(_has_facts, facts)),
     }.items():
         fix = "bring back what the study wrote, or begin again in another --out"
         require(f"{file} {part}", ok, "is damaged", fix=fix)
+
+
+def _has_facts(setting: Any) -> bool:
+    """Whether what was noted of a setting is all there."""
+    if not isinstance(setting, dict) or "parameters" not in setting:
+        return False
+    parts = [setting.get(key) for key in ("machine", "divisions", "data")]
+    counts = [part.get(key) for part in parts[:1] if isinstance(part, dict) for key in ("processes", "rows")]
+    return all(isinstance(part, dict) for part in parts) and all(isinstance(n, int | None) for n in counts)
 
 
 def next_folder(name: str) -> Path:

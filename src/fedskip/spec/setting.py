@@ -6,8 +6,10 @@ Python objects. Every key is checked when it is written; what was left out comes
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -182,6 +184,8 @@ def checked(key: str, value: Any) -> Any:
         require(key, small, f"must be at most {MOST:,}", value)
     if key in ("loss", "metric"):
         require(key, callable(value) or isinstance(value, str), "must be a name or a function", value)
+    if key == "init":
+        require(key, value != "", "must name a file of weights", value, "leave it out to start at random")
     if key == "validation":
         require(key, 0 <= value < 1, "must be in [0, 1)", value)
     return check_name(value) if key == "name" else value
@@ -260,12 +264,17 @@ def _target(target: Any) -> float | str | None:
     """A number, or the text of one method."""
     if target is None:
         return None
-    try:
+    if isinstance(target, numbers.Real) and not isinstance(target, bool):
         return float(fit("target", target, float))
-    except InputError:
+    fix = "such as 0.68, or fedavg"
+    try:
+        with contextlib.suppress(InputError):
+            return float(fit("target", target, float))  # it may be text
         one = isinstance(target, str) and len(parse_many(target)) == 1
-        require("target", one, "must be a score or one method", target, "such as 0.68, or fedavg")
-        return str(target)
+    except InputError as error:
+        raise InputError("target", "must be a score or one method", target, f"{fix}; {error}") from None
+    require("target", one, "must be a score or one method", target, fix)
+    return str(target)
 
 
 _SPECIAL: dict[str, Callable[[Any], Any]] = {

@@ -65,9 +65,7 @@ class StudySpec:
             fix = "give each its own `name`"
             require("settings", count == 1, "must have different names", name, fix)
         runs = sum(len(d.keys.get("methods", "1")) * len(d.keys.get("seeds", "1")) for d in self.settings)
-        most = self.most_runs or RUNS
-        words = f"has {runs:,} runs, methods times seeds in all settings; at most {most:,} are begun"
-        require("the study", runs <= most, words, fix=f"set most_runs={runs} if you mean it")
+        _refuse_many(runs, self.most_runs)
 
 
 _STUDY = [field.name for field in dataclasses.fields(StudySpec) if field.name != "settings"]
@@ -84,6 +82,8 @@ def build(tree: Tree) -> StudySpec:
     beside, entries = tree.entries()
     values = beside.values
     shared = Tree({key: values[key] for key in values if key in KEYS and key != "name"}, beside.places)
+    with tree.blamed():
+        _refuse_many(len(entries), values.get("most_runs"))  # before they are looked at
     drafts = []
     for entry in entries or [Tree({})]:
         _check_keys(entry, KEYS)
@@ -91,6 +91,12 @@ def build(tree: Tree) -> StudySpec:
     study = {key: values[key] for key in _STUDY if values.get(key) is not None}
     with tree.blamed():
         return StudySpec(settings=tuple(drafts), **study)
+
+
+def _refuse_many(runs: int, allowed: Any) -> None:
+    most = allowed if isinstance(allowed, int) else RUNS
+    rule = f"has {runs:,} runs, methods times seeds in all settings; at most {most:,} are begun"
+    require("the study", runs <= most, rule, fix=f"set most_runs={runs} if you mean it")
 
 
 def _draft(tree: Tree) -> Draft:
