@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from fedskip.cli import data, paper, streams, studies
 from fedskip.cli.report import report, watch
 from fedskip.files import write_bytes
-from fedskip.input.errors import InputError, out_of_memory, said
+from fedskip.input.errors import InputError, out_of_memory, said, short
 from fedskip.input.plain import read_text
 from fedskip.version import __version__
 
@@ -28,7 +28,8 @@ class Commands(TyperGroup):
             streams.discard()
             raise typer.Exit(1) from None
         except (InputError, OSError) as error:
-            typer.secho(f"error: {error}", fg="red", err=True)
+            words = str(error) if isinstance(error, InputError) else short(str(error), 300)
+            typer.secho(f"error: {words}", fg="red", err=True)
             raise typer.Exit(2) from None
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
@@ -67,11 +68,28 @@ def _options(
 def main() -> None:
     streams.open_closed()
     try:
-        app()
-    except SystemExit as end:
-        sys.exit(streams.flush(end.code if isinstance(end.code, int) else int(end.code is not None)))
+        code = app(standalone_mode=False)
+    except USAGE as error:
+        code = usage(error)
+    except typer.Abort:
+        code = 130
     except OSError as error:  # of --version and --help, which print before a command begins
-        sys.exit(streams.lost(error))
+        code = streams.lost(error)
+    sys.exit(streams.flush(code if isinstance(code, int) else 0))
+
+
+USAGE: Any = typer.BadParameter.__bases__[0]  # click's, wherever typer keeps it
+
+
+def usage(error: Any) -> int:
+    """Say in a line what is wrong with the options; gives the exit status."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        command = error.ctx.command_path if error.ctx else "fedskip"
+        message = f"error: {' '.join(error.format_message().split())} See: {command} --help"
+        typer.secho(short(message, 500), fg="red", err=True)
+    return int(error.exit_code)
 
 
 @app.command("list")

@@ -1,17 +1,20 @@
 """`fedskip report` and `fedskip watch`: a study to look at."""
 
 import contextlib
+import math
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedskip.cli.studies import folder
 from fedskip.files import write_text
-from fedskip.input.errors import InputError, unknown
+from fedskip.input.errors import InputError, require, unknown
 from fedskip.report.choices import FORMATS, SCORES
 
 SCORE = "mean_tail"
+Where = Annotated[str | None, typer.Option("--to", help="Where to write; one study: its own folder.")]
 
 
 def report(
@@ -29,7 +32,7 @@ def report(
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Also write them as .md.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Also write them as .csv.")] = False,
-    to: Annotated[Path | None, typer.Option(help="Where to write; one study: its own folder.")] = None,
+    where: Where = None,
 ) -> None:
     """Write report.html, figures and tables; works on unfinished studies, too."""
     from fedskip.cli.screen import console
@@ -43,6 +46,8 @@ def report(
 
     if figures not in FORMATS:
         raise unknown("--figures", figures, FORMATS)
+    require("--baseline", baseline != "", "must name a method", baseline)
+    to, aim = folder(where, "--to"), _target(target)
     if len(outs) > 1 and to is None:
         raise InputError("--to", "is missing", fix="say where to write the report of several studies")
     results, notes = together([Results.read(out) for out in outs])
@@ -53,7 +58,6 @@ def report(
     if asked or verdict(results):  # else there is nothing to compare, which is no error unless asked for
         sheets["compare"] = compared(results, baseline, score)
         screen.print(sheets["compare"])
-    aim = _target(target)
     if target or reach.reachable(results):
         sheets["reach"] = reach.reached(results, aim)
         screen.print(sheets["reach"])
@@ -77,9 +81,13 @@ def report(
 
 def _target(text: str | None) -> float | str | None:
     """A number, or the name of a method."""
-    with contextlib.suppress(TypeError, ValueError):
-        return float(text)  # type: ignore[arg-type]
-    return text
+    require("--target", text != "", "must be a score or a method", text)
+    try:
+        number = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return text
+    require("--target", math.isfinite(number), "must be a score or a method", text, "such as 0.68")
+    return number
 
 
 def watch(

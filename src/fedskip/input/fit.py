@@ -1,7 +1,6 @@
 """What users write, made to fit the type that a field declares."""
 
 import dataclasses
-import functools
 import math
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -56,10 +55,14 @@ def _number(value: Any) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-@functools.cache
+_HINTS: dict[type, dict[str, Any]] = {}  # to find them takes longer than to fit values to them
+
+
 def hints_of(cls: type) -> dict[str, Any]:
-    """The types that a class declares; to find them takes longer than to fit values to them."""
-    return get_type_hints(cls)
+    """The types that a class declares."""
+    if cls not in _HINTS:
+        _HINTS[cls] = get_type_hints(cls)
+    return _HINTS[cls]
 
 
 def fit_all(instance: Any, prefix: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -30,7 +30,7 @@ _HINTS = {  # what YAML's words hold -> what to do
 class Loader(_Base):  # type: ignore[misc]
     """YAML 1.1 wants a dot in a number; people write 1e-3. Dates are text."""
 
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {
         first: [(tag, pattern) for tag, pattern in found if tag in PLAIN]
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

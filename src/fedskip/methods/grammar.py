@@ -157,7 +157,8 @@ def _parse(entry: str) -> Iterator[Method]:
             raise InputError(name, f"needs {field.name}", fix=f"write {name}({field.name}=...)")
     number = math.prod(map(len, grid.values()))
     if number > MOST:
-        raise InputError(name, f"is a grid of {number:,} methods; at most {MOST:,} are tried", fix="thin it out")
+        rule = f"is a grid of {number:,} methods; at most {MOST:,} are tried"
+        raise InputError(name, rule, fix="leave some values out")
     for values in itertools.product(*grid.values()):
         yield _make(name, cls, dict(zip(grid, values, strict=True)))
 

@@ -249,7 +249,7 @@ def _local(local: Any) -> dict[str, Any]:
 def _seeds(seeds: Any) -> tuple[int, ...]:
     rule = "must be how many seeds or a list of different ones, whole numbers >= 0"
     try:
-        if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+        if isinstance(seeds, Iterable) and not isinstance(seeds, str | Mapping):
             found = tuple(fit("seeds", seed, int) for seed in seeds)
         else:
             found = tuple(range(min(fit("seeds", seeds, int), MOST_SEEDS + 1)))

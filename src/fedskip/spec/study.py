@@ -141,7 +141,9 @@ def plain(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) ->
 def _plain(spec: StudySpec, settings: Sequence[Draft | Setting]) -> dict[str, Any]:
     """The study as nested plain values; what all settings share comes first."""
     study = _written({key: value for key, value in vars(spec).items() if key != "settings"})
-    each = [_written(s.keys if isinstance(s, Draft) else {key: getattr(s, key) for key in KEYS}) for s in settings]
+    each = [
+        _written(s.keys if isinstance(s, Draft) else {key: getattr(s, key) for key in KEYS}) for s in settings
+    ]
     first = each[0]
     shared = [k for k in first if k != "name" and all(k in s and s[k] == first[k] for s in each)]
     own = [{key: value for key, value in s.items() if key not in shared} for s in each]

@@ -18,6 +18,7 @@ from fedskip.input.errors import InputError, unknown
 from fedskip.input.nest import TAGS, expand, graft, overlay
 from fedskip.input.plain import PLAIN, Loader, compose, construct, read_text
 
+
 @dataclass(frozen=True)
 class Tree:
     """Nested values as written, and the place of each by its dotted path."""
