@@ -89,6 +89,15 @@ def refuse_too_large(path: Path, size: int) -> None:
         raise InputError(str(path), rule, fix="use less of it, or a machine with more memory")
 
 
+def expanded(path: str | os.PathLike[str], field: str) -> Path:
+    """A path in which ~ is somebody's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        fix = "write the folder out; FEDSKIP_DATA says where data are kept"
+        raise InputError(field, "names a home that cannot be found", str(path), fix) from None
+
+
 def clear_parts(folder: Path) -> None:
     """Remove what processes that were killed have left of `write_bytes`."""
     for file in folder.glob(".*.part") if folder.is_dir() else ():

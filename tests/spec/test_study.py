@@ -128,7 +128,7 @@ all_settings = st.builds(
     seeds=st.lists(st.integers(0, 2**63), min_size=1, max_size=3, unique=True),
     partition_seed=st.none() | st.integers(0, 9),
     validation=st.floats(0, 0.99),
-    init=st.none() | texts,
+    init=st.none() | texts.filter(bool),
     reference=st.booleans(),
 )
 

@@ -41,7 +41,7 @@ def test_null_means_left_out(tmp_path: Path) -> None:
         ("rounds: 20", "engine: loop", "engine is written twice", 11),
         ("rounds: 20", "local.lr: 1", "local.lr is written twice", 11),
         ("rounds: 20", "rounds: [20", "is not valid YAML", 12),
-        ("rounds: 20", "rounds: !!python/name:os.system", "is not valid YAML", 11),
+        ("rounds: 20", "rounds: !!python/name:os.system", "has the tag !!python/name:os.system", 11),
         ("rounds: 20", "? [a]\n: 1", "must have plain text as its keys", 11),
     ],
 )
@@ -60,7 +60,7 @@ def test_files_that_are_no_study(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is not a file"):
         load_yaml(tmp_path / "none.yaml")
 
 
@@ -123,7 +123,7 @@ def test_a_study_made_in_python_has_the_same_keys() -> None:
         ("=1", "--set must be key=value"),
         ("local.lr=-1", "local.lr must be > 0, got -1.0 (--set local.lr=-1)"),
         ("local.lrr=1", "local.lrr is not a known key (--set local.lrr=1). Did you mean 'local.lr'?"),
-        ("rounds=[1", "rounds is not valid YAML, got '[1' (--set rounds=[1)"),
+        ("rounds=[1", "rounds is not valid YAML: while parsing a flow sequence"),
         ("methods=fedprx", "got 'fedprx' (--set methods=fedprx)"),
         ("methods=[fedavg, fedprx]", "got 'fedprx' (--set methods=[fedavg, fedprx])"),
         ("settings.0.rounds=3", "settings must be a list"),

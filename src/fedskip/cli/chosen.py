@@ -16,7 +16,7 @@ def chosen(study: str | None, over: Tree, scale: float | None = None) -> Tree:
     The quickstart is made for its data set: with another one, and no study named, what the data set has by
     default is the study. `scale`: so much of the rounds of every setting.
     """
-    tree = bundled.load(study or bundled.QUICKSTART)
+    tree = bundled.load(bundled.QUICKSTART if study is None else study)
     if study and study.partition("/")[0] in bundled.papers():
         tree = marked(tree, over.values.get("rounds"), scale)
     elif scale is not None:

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import io
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +10,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedskip.cli import data, paper, studies
+from fedskip.cli import data, paper, streams, studies
 from fedskip.cli.report import report, watch
 from fedskip.cli.trouble import in_words, trouble
 from fedskip.files import refuse_existing, write_bytes
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, short
+from fedskip.input.plain import read_text
 from fedskip.version import __version__
 
 
@@ -26,13 +26,14 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # `| head` has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            streams.discard()
             raise typer.Exit(1) from None
         except (InputError, OSError, MemoryError, RuntimeError) as error:
-            known = trouble(error)
-            if known is None and not isinstance(error, InputError):
+            own = isinstance(error, InputError)
+            known = None if own else trouble(error)
+            if known is None and not own:
                 raise
-            message = str(error) if known is None else f"{in_words(*known)}."
+            message = str(error) if known is None else short(f"{in_words(*known)}.", 500)
             typer.secho(f"error: {message}", fg="red", err=True)
             raise typer.Exit(2) from None
 
@@ -64,7 +65,30 @@ def _options(
 
 
 def main() -> None:
-    app()
+    streams.open_closed()
+    try:
+        code = app(standalone_mode=False)
+    except USAGE as error:
+        code = usage(error)
+    except typer.Abort:
+        code = 130
+    except OSError as error:  # of --version and --help, which print before a command begins
+        code = streams.lost(error)
+    sys.exit(streams.flush(code if isinstance(code, int) else 0))
+
+
+USAGE: Any = typer.BadParameter.__bases__[0]  # click's, wherever typer keeps it
+
+
+def usage(error: Any) -> int:
+    """Say in a line what is wrong with the options; gives the exit status."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        command = error.ctx.command_path if error.ctx else "fedskip"
+        message = f"error: {' '.join(error.format_message().split())} See: {command} --help"
+        typer.secho(short(message, 500), fg="red", err=True)
+    return int(error.exit_code)
 
 
 @app.command("list")
@@ -98,9 +122,11 @@ def show(study: Annotated[str, typer.Argument(help="A bundled study, STUDY/SETTI
     from fedskip.spec import build, bundled, dump
 
     if study.partition("/")[0] in bundled.names() and "/" in study:
-        typer.echo(dump(build(bundled.load(study))), nl=False)
+        text = dump(build(bundled.load(study)))
     else:
-        typer.echo(bundled.find(study).read_text(encoding="utf-8"), nl=False)
+        text = read_text(bundled.find(study))
+    # into a file it goes as it is, whatever the terminal can show
+    typer.echo(text if sys.stdout.isatty() else text.encode(), nl=False)
 
 
 def _usage(name: str, method: type[Any]) -> str:

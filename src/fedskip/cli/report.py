@@ -1,18 +1,21 @@
 """`fedskip report` and `fedskip watch`: a study to look at."""
 
 import contextlib
+import math
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedskip.cli.studies import folder
 from fedskip.files import refuse_existing, write_text
-from fedskip.input.errors import InputError, unknown
+from fedskip.input.errors import InputError, require, unknown
 from fedskip.report.choices import FORMATS, SCORES
 
 SCORE = "mean_tail"
 TABLES = ("table", "compare", "reach")
+Where = Annotated[str | None, typer.Option("--to", help="Where to write; one study: its own folder.")]
 
 
 def report(
@@ -30,7 +33,7 @@ def report(
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Also write them as .md.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Also write them as .csv.")] = False,
-    to: Annotated[Path | None, typer.Option(help="Where to write; one study: its own folder.")] = None,
+    where: Where = None,
     force: Annotated[bool, typer.Option("--force", help="Also over files that are there.")] = False,
 ) -> None:
     """Write report.html, figures and tables; works on unfinished studies, too."""
@@ -45,7 +48,9 @@ def report(
 
     if figures not in FORMATS:
         raise unknown("--figures", figures, FORMATS)
-    to = _place(to, outs, {"csv": csv, "tex": latex, "md": markdown}, force)
+    require("--baseline", baseline != "", "must name a method", baseline)
+    aim = _target(target)
+    to = _place(folder(where, "--to"), outs, {"csv": csv, "tex": latex, "md": markdown}, force)
     results, notes = together([Results.read(out) for out in outs])
     sheets = {"table": scored(results)}
     screen = console()
@@ -54,7 +59,6 @@ def report(
     if asked or verdict(results):  # else there is nothing to compare, which is no error unless asked for
         sheets["compare"] = compared(results, baseline, score)
         screen.print(sheets["compare"])
-    aim = _target(target)
     if target or reach.reachable(results):
         sheets["reach"] = reach.reached(results, aim)
         screen.print(sheets["reach"])
@@ -92,9 +96,13 @@ def _place(to: Path | None, outs: list[Path], forms: dict[str, bool], force: boo
 
 def _target(text: str | None) -> float | str | None:
     """A number, or the name of a method."""
-    with contextlib.suppress(TypeError, ValueError):
-        return float(text)  # type: ignore[arg-type]
-    return text
+    require("--target", text != "", "must be a score or a method", text)
+    try:
+        number = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return text
+    require("--target", math.isfinite(number), "must be a score or a method", text, "such as 0.68")
+    return number
 
 
 def watch(

@@ -14,9 +14,10 @@ Track = Annotated[
 ]
 
 
-def folder(text: str | None) -> Path | None:
+def folder(text: str | None, option: str = "--out") -> Path | None:
     """The folder that was named; an empty name, as of an unset variable, would be where one happens to be."""
-    require("--out", text is None or bool(text.strip()), "must not be empty", text, "write . for this folder")
+    require(option, text is None or bool(text.strip()), "must not be empty", text, "write . for this folder")
+    require(option, "\0" not in (text or ""), "must not hold a NUL", text)
     return None if text is None else Path(text)
 
 

@@ -34,7 +34,9 @@ REASONS: dict[int, tuple[str, str]] = {  # by the system's number: what is the m
 }
 # what torch says, of the CPU and of GPUs
 MEMORY = re.compile(
-    "can(?:'t|not) allocate memory|not enough memory|out of memory|bad_alloc|_ALLOC_FAILED", re.I
+    "can(?:'t|not) allocate memory|not enough memory|out of memory|bad_alloc|_ALLOC_FAILED"
+    "|Storage size calculation overflowed",
+    re.I,
 )
 
 

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
-from fedskip.files import digest, refuse_unreadable, waited_for, write_text
+from fedskip.files import digest, expanded, refuse_unreadable, waited_for, write_text
 from fedskip.input.errors import InputError, said
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if the server tells
@@ -40,14 +40,14 @@ class Source:
 def folder() -> Path:
     """`$FEDSKIP_DATA`, or `fedskip` in the platform's user cache."""
     if chosen := os.environ.get("FEDSKIP_DATA"):
-        return Path(chosen).expanduser()
+        return expanded(chosen, "FEDSKIP_DATA")
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
     elif sys.platform == "darwin":
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "fedskip"
+    return expanded(base, "the cache") / "fedskip"
 
 
 def has(name: str) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedskip.data.arrays import read_npz
 from fedskip.data.base import Arrays, Dataset, Split
 from fedskip.data.split import within_owners
+from fedskip.files import expanded
 from fedskip.input.errors import InputError, unknown
 
 KEYS = ("x", "y", "client", "test_x", "test_y")
@@ -26,7 +27,7 @@ def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int 
             keeps for testing; which ones follows the partition's seed.
         classes: their number; the largest label + 1 unless given.
     """
-    path = Path(path).expanduser()
+    path = expanded(path, "data.name")
     arrays = _read(path)
     x, y = arrays["x"], arrays["y"]
     n = len(x)

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from fedskip.input.errors import InputError, require
-from fedskip.input.fit import fit_all
+from fedskip.input.fit import MOST, SMALLEST, fit_all
 from fedskip.rng import shuffles
 
 
@@ -36,9 +36,12 @@ class Local:
         for name, least in {"batch": 1, "epochs": 1, "max_steps": 1, "weight_decay": 0}.items():
             value = getattr(self, name)
             require(f"local.{name}", value is None or value >= least, f"must be >= {least}", value)
+            require(f"local.{name}", value is None or value <= MOST, f"must be at most {MOST:,}", value)
         for name in ("lr", "clip"):
             value = getattr(self, name)
             require(f"local.{name}", value is None or value > 0, "must be > 0", value)
+            seen = value is None or value >= SMALLEST
+            require(f"local.{name}", seen, f"must be at least {SMALLEST}, else it is 0 in 32 bits", value)
         require("local.momentum", 0 <= self.momentum < 1, "must be in [0, 1)", self.momentum)
         why = "all methods are written for it; for its momentum set local.momentum"
         require("local.optimizer", self.optimizer == "sgd", "must be 'sgd'", self.optimizer, why)

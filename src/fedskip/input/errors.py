@@ -16,16 +16,16 @@ class InputError(ValueError):
 
     def __init__(self, field: str, rule: str, value: Any = ..., fix: str = "", where: str = "") -> None:
         self.field, self.rule, self.value, self.fix, self.where = field, rule, value, fix, where
-        text = f"{field} {rule}"
+        text = f"{short(field, 120)} {short(rule, 240)}"
         if value is not ...:
-            shown = repr(value)
-            text += f", got {shown if len(shown) <= 80 else shown[:77] + '...'}"
+            text += f", got {short(_shown(value), 80)}"
         if where:
-            text += f" ({where})"
+            text += f" ({short(where, 120)})"
         text += "."
         if fix:
+            fix = short(fix, 480)
             text += f" {fix[0].upper()}{fix[1:]}" + ("" if fix[-1] in ".?!`" else ".")
-        super().__init__(text)
+        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))  # one line
 
     def __reduce__(self) -> tuple[type[InputError], tuple[Any, ...]]:
         return InputError, (self.field, self.rule, self.value, self.fix, self.where)
@@ -33,6 +33,18 @@ class InputError(ValueError):
     def at(self, where: str) -> InputError:
         """The same error with a place, such as `study.yaml line 12`."""
         return InputError(self.field, self.rule, self.value, self.fix, where)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python does not write a number of thousands of digits
+        return f"a {type(value).__name__} of thousands of digits"
+
+
+def short(text: str, most: int) -> str:
+    """The text, or its beginning."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def require(field: str, ok: bool, rule: str, value: object = ..., fix: str = "") -> None:

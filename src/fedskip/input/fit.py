@@ -6,8 +6,10 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, require
 
+MOST = 1_000_000_000  # of what is counted
+LARGEST, SMALLEST = 3.4e38, 1.2e-38  # of a float32, in which models are trained
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
 
 
@@ -35,6 +37,8 @@ def fit(field: str, value: Any, hint: Any) -> Any:
         if int in plain and number == int(number):
             return int(number)
         if float in plain:
+            fix = "models are trained with 32-bit numbers"
+            require(field, abs(number) <= LARGEST, f"must be at most {LARGEST} in size", value, fix)
             return float(number)
     rule = " or ".join([*map(repr, choices), *(_WORDS[option] for option in plain)])
     raise InputError(field, f"must be {rule}", value)
@@ -51,9 +55,19 @@ def _number(value: Any) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
+_HINTS: dict[type, dict[str, Any]] = {}  # to find them takes longer than to fit values to them
+
+
+def hints_of(cls: type) -> dict[str, Any]:
+    """The types that a class declares."""
+    if cls not in _HINTS:
+        _HINTS[cls] = get_type_hints(cls)
+    return _HINTS[cls]
+
+
 def fit_all(instance: Any, prefix: str = "") -> None:
     """Fit every field of a frozen dataclass; for its `__post_init__`."""
-    hints = get_type_hints(type(instance))
+    hints = hints_of(type(instance))
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         if value is not field.default:

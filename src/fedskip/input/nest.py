@@ -5,6 +5,7 @@ from typing import Any
 
 from fedskip.input.errors import InputError
 
+DEEPEST = 50  # levels
 TAGS = {"data": "name", "partition": "kind", "model": "name"}  # the key that says which one
 
 
@@ -38,7 +39,11 @@ def graft(tree: dict[str, Any], key: str, value: Any, at: str = "") -> None:
     >>> expand({"partition": "dirichlet", "partition.beta": 0.3})  # a bare text is a name
     {'partition': {'kind': 'dirichlet', 'beta': 0.3}}
     """
-    head, dot, rest = str(key).partition(".")  # in a file, too, a key is text
+    parts = str(key).split(".")  # in a file, too, a key is text
+    if len(parts) > DEEPEST or not all(parts):
+        rule = "is nested too deep" if all(parts) else "is not a key: nothing stands before or after a dot"
+        raise InputError(f"{at}{key}" if key else "an empty text", rule)
+    head, dot, rest = str(key).partition(".")
     if dot:
         value = {rest: value}
     path = f"{at}{head}"

@@ -96,7 +96,7 @@ class Method:
         line = isinstance(title, str) and title.isprintable()
         require(f"{type(self).__name__}.title", line, "must be a line of text: it names runs", title)
         fit_all(self)
-        if isinstance(self.period, str) and self.period.isdigit():
+        if isinstance(self.period, str) and self.period.isascii() and self.period.isdigit():
             object.__setattr__(self, "period", int(self.period))  # one method, one name
         Period.parse(self.period)  # a bad rule is refused here, where it was written
 

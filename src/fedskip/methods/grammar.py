@@ -9,19 +9,24 @@ import dataclasses
 import importlib
 import itertools
 import keyword
+import math
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any
 
-from fedskip.input.errors import InputError, unknown
-from fedskip.input.fit import fit
+from fedskip.input.errors import InputError, short, unknown
+from fedskip.input.fit import fit, hints_of
 from fedskip.input.named import load
 from fedskip.methods.base import Method
 
 _ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)
-_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)  # quoted text is one token
+_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?|.""", re.DOTALL)  # quoted text is one token
+LONGEST = 100_000  # characters of an entry
+MOST = 10_000  # methods of a grid
 
 
 @cache
@@ -45,7 +50,7 @@ def parse(entry: str) -> list[Method]:
     try:
         return list(_parse(entry.strip()))
     except InputError as error:
-        field = f"methods entry {entry!r}: {error.field}"
+        field = f"methods entry {short(repr(entry), 70)}: {error.field}"
         raise InputError(field, error.rule, error.value, error.fix) from error.__cause__
 
 
@@ -60,6 +65,9 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
         if isinstance(entry, Method):
             methods.append(entry)
         elif isinstance(entry, str):
+            if len(entry) > LONGEST:
+                rule, fix = f"must have at most {LONGEST:,} characters", "write several entries"
+                raise InputError("an entry of methods", rule, entry, fix)
             methods += [method for part in _split(entry) for method in parse(part)]
         else:
             raise InputError("methods", "must be methods or their text, such as 'fedprox(mu=0.01)'", entry)
@@ -70,10 +78,14 @@ def distinct(methods: list[Method]) -> list[Method]:
     """Refuse two methods that a table could not tell apart; gives the methods."""
     if not methods:
         raise InputError("methods", "must name at least one method", fix="write methods: [fedavg]")
-    for one, other in itertools.combinations(methods, 2):
-        if one == other or in_a_file(one.label) == in_a_file(other.label):
+    seen: dict[str, Method] = {}
+    for other in methods:
+        label = in_a_file(other.label)
+        if label in seen:
+            one = seen[label]
             fix = "remove one of the two" if type(one) is type(other) else "give your class its own `title`"
             raise InputError("methods", f"holds {one.label} twice", text(other), fix)
+        seen[label] = other
     return methods
 
 
@@ -84,9 +96,19 @@ def label_among(method: Method, others: Iterable[Method]) -> str:
     >>> [label_among(method, methods) for method in methods]
     ['MOON(mu=1.0)', 'MOON(mu=5.0)', 'FedAvg']
     """
-    kin = [other for other in others if type(other) is type(method)]
-    names = [field.name for field in dataclasses.fields(method)]
-    return method.label_with([n for n in names if any(getattr(o, n) != getattr(method, n) for o in kin)])
+    return method.label_with(told_apart([method, *others])[type(method)])
+
+
+def told_apart(methods: Iterable[Method]) -> Mapping[type[Method], list[str]]:
+    """By the class of methods, the names of the parameters in which some differ."""
+    first: dict[type[Method], Method] = {}
+    names: dict[type[Method], list[str]] = {}
+    for method in methods:
+        one, found = first.setdefault(type(method), method), names.setdefault(type(method), [])
+        for field in dataclasses.fields(method):
+            if field.name not in found and getattr(one, field.name) != getattr(method, field.name):
+                found.append(field.name)
+    return names
 
 
 def in_a_file(label: str) -> str:
@@ -133,13 +155,17 @@ def _parse(entry: str) -> Iterator[Method]:
         required = field.default is field.default_factory  # both are MISSING
         if field.name not in grid and (required or (name == "fedskip" and field.name == "period")):
             raise InputError(name, f"needs {field.name}", fix=f"write {name}({field.name}=...)")
+    number = math.prod(map(len, grid.values()))
+    if number > MOST:
+        rule = f"is a grid of {number:,} methods; at most {MOST:,} are tried"
+        raise InputError(name, rule, fix="leave some values out")
     for values in itertools.product(*grid.values()):
         yield _make(name, cls, dict(zip(grid, values, strict=True)))
 
 
 def _make(name: str, cls: type[Method], chosen: dict[str, Any]) -> Method:
     try:
-        hints = get_type_hints(cls)
+        hints = hints_of(cls)
         return cls(**{key: fit(key, value, hints[key]) for key, value in chosen.items()})
     except InputError:
         raise
@@ -151,27 +177,35 @@ def _arguments(name: str, arguments: str) -> Iterator[tuple[str, list[Any]]]:
     """Each parameter with the values of its grid, read as literals: nothing is ever evaluated."""
     usage = f"write {name}(parameter=value, ...)"
     try:
-        call = ast.parse(f"f{arguments}", mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        rule = f"has arguments that cannot be read: {getattr(error, 'msg', error)}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what Python will once refuse
+            call = ast.parse(f"f{arguments}", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deep
+        deep = "nested too deep" if isinstance(error, RecursionError | MemoryError) else str(error)
+        rule = f"has arguments that cannot be read: {getattr(error, 'msg', deep)}"
         raise InputError(name, rule, fix=f"{usage}, and a rule in quotes: period='1x10,5'") from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise InputError(name, "takes its parameters by name", fix=usage)
-    names = [argument.arg for argument in call.keywords]
+    names = Counter(argument.arg for argument in call.keywords)
     for argument in call.keywords:
         if argument.arg is None:
             raise InputError(name, "takes its parameters one by one, without **", fix=usage)
-        if names.count(argument.arg) > 1:
+        if names[argument.arg] > 1:
             raise InputError(argument.arg, "is given twice", fix="keep one, or write a grid as a list")
         try:
             value = ast.literal_eval(_Words().visit(argument.value))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError, MemoryError):
             rule = "must be a number, a word, a text in quotes, or a list of them"
-            raise InputError(argument.arg, rule, ast.unparse(argument.value)) from None
+            raise InputError(argument.arg, rule, _source(arguments, argument.value)) from None
         grid = value if isinstance(value, list) else [value]
         if not grid:
             raise InputError(argument.arg, "must not be an empty list", fix="write at least one value")
         yield argument.arg, grid
+
+
+def _source(arguments: str, node: ast.expr) -> str:
+    """What a user wrote there."""
+    return ast.get_source_segment(f"f{arguments}", node) or "something else"
 
 
 class _Words(ast.NodeTransformer):

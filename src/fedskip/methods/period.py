@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedskip.input.errors import InputError
 
-_SEGMENT = re.compile(r"([1-9]\d*)(?:x([1-9]\d*))?")
+_SEGMENT = re.compile(r"([1-9][0-9]*)(?:x([1-9][0-9]*))?")
 
 
 @dataclass(frozen=True)

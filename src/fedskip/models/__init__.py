@@ -16,7 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from fedskip.input.errors import InputError, unknown
+from fedskip.input.errors import InputError, said, unknown
+from fedskip.input.fit import MOST
 from fedskip.models.cnn import CNN, femnist
 from fedskip.models.dropout import KEYED, Dropout, key_dropout, words
 from fedskip.models.lstm import CharLSTM
@@ -36,16 +37,16 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def _count(value: Any) -> bool:
-    return type(value) is int and value >= 1
+    return type(value) is int and 1 <= value <= MOST
 
 
 # kind of an option's default -> what its values must be
 RULES: dict[type, tuple[str, Callable[[Any], bool]]] = {
     bool: ("must be true or false", lambda value: isinstance(value, bool)),
-    int: ("must be a whole number >= 1", _count),
+    int: (f"must be a whole number from 1 to {MOST:,}", _count),
     float: ("must be a number", lambda value: type(value) in (int, float)),
     tuple: (
-        "must be a list of whole numbers >= 1",
+        f"must be a list of whole numbers from 1 to {MOST:,}",
         lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(map(_count, value)),
     ),
 }
@@ -72,7 +73,11 @@ def build(name: str, *, classes: int | None = None, **options: Any) -> nn.Module
         rule, holds = RULES[type(known[option].default)]
         if not holds(value):
             raise InputError(f"model.{option}", rule, value)
-    return MODELS[name](**options)
+    try:
+        return MODELS[name](**options)
+    except (RuntimeError, MemoryError) as error:  # of torch, when there is not enough memory
+        chosen = ", ".join(f"{key}={value}" for key, value in options.items())
+        raise InputError("model", f"cannot be made: {said(error)}", f"{name}({chosen})") from error
 
 
 def refuse(module: nn.Module) -> None:

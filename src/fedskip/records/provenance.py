@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from fedskip.files import clear_parts, digest, write_text
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, require
+from fedskip.input.plain import load, read_text
 from fedskip.records.checkpoint import found, read_history, read_notes
 from fedskip.records.history import HistoryFile
 from fedskip.records.table import Table
@@ -44,7 +45,10 @@ class Folder:
         write_text(self.file, text + yaml.safe_dump({RECORD: record}, sort_keys=False))
 
     def _read(self) -> Facts:
-        found: Facts = yaml.safe_load(self.file.read_text(encoding="utf-8")) if self.file.exists() else {}
+        if not self.file.exists():
+            return {}
+        found: Facts = load(read_text(self.file), str(self.file))
+        _refuse_damaged(found, str(self.file))
         return found
 
     @property
@@ -104,7 +108,7 @@ class Folder:
 
     def refuse_edited(self) -> None:
         """Refuse to go on where the file is not what the study wrote."""
-        if self.record().get("study") not in (None, _digest(self.study())):
+        if self.record().get("study") != _digest(self.study()):
             fix = "undo that, or run the changed study into another --out; --anyway mixes the two. "
             fix += "More rounds are had with --rounds"
             raise InputError(str(self.file), "was changed after the study began", fix=fix)
@@ -125,6 +129,32 @@ class Folder:
         """Remove what a kill has left half written."""
         for part in ("", *PARTS):
             clear_parts(self.path / part)
+
+
+def _refuse_damaged(found: Any, file: str) -> None:
+    """Refuse a study.yaml that does not have the parts which a study writes."""
+    parts = found if isinstance(found, dict) else {}
+    record = parts.get(RECORD, {})
+    known = record.get("settings", {}) if isinstance(record, dict) else None
+    facts = list(known.values()) if isinstance(known, dict) else [None]
+    settings = parts.get("settings")
+    named = isinstance(settings, list) and all(isinstance(s, dict) and "name" in s for s in settings)
+    for part, ok in {
+        "settings": named and bool(settings),
+        RECORD: isinstance(record, dict) and (not known or isinstance(record.get("versions"), dict)),
+        f"{RECORD}.settings": all(map(_has_facts, facts)),
+    }.items():
+        fix = "bring back what the study wrote, or begin again in another --out"
+        require(f"{file} {part}", ok, "is damaged", fix=fix)
+
+
+def _has_facts(setting: Any) -> bool:
+    """Whether what was noted of a setting is all there."""
+    if not isinstance(setting, dict) or "parameters" not in setting:
+        return False
+    parts = [setting.get(key) for key in ("machine", "divisions", "data")]
+    counts = [part.get(key) for part in parts[:1] if isinstance(part, dict) for key in ("processes", "rows")]
+    return all(isinstance(part, dict) for part in parts) and all(isinstance(n, int | None) for n in counts)
 
 
 def next_folder(name: str) -> Path:

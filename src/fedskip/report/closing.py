@@ -1,6 +1,6 @@
 """The closing table of a study: a row per method and setting, over seeds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
 
 from rich.console import Group, RenderableType
@@ -37,9 +37,13 @@ def scored(results: Results) -> Sheet:
     headers = [*names, *(SCORES[name][0] for name in scores), "bytes", "merges", *["diverged"] * diverged]
     rows: list[list[Text]] = []
     for setting in results.compared:
-        for index, label in enumerate(results.labels(setting.name)):
+        labels = results.labels(setting.name)
+        # `final` is not a race: only methods in the middle of a period have one
+        races = [name for name in scores if name != "final" and len(labels) > 1]
+        leaders = {name: set(results.leaders(setting.name, name)) for name in races}
+        for index, label in enumerate(labels):
             place = [Text("" if index else setting.name)] * several
-            shown = [_score(results, setting, label, name) for name in scores]
+            shown = [_score(results, setting, label, name, leaders.get(name, ())) for name in scores]
             rows.append([*place, Text(label), *shown, *_costs(results, setting, label, diverged)])
         rows.append([])
     for setting in results.settings:
@@ -129,15 +133,12 @@ def _metric(setting: About) -> str:
     return units.metric(setting.metric) + (" in %" if setting.metric in units.PERCENT else "")
 
 
-def _score(results: Results, setting: About, label: str, name: str) -> Text:
+def _score(results: Results, setting: About, label: str, name: str, leaders: Collection[str] = ()) -> Text:
     """Over seeds; bold where no other method is known to be higher."""
     known = [v for v in results.scores(setting.name, label, name).values() if v is not None]
     text = units.scores(known, setting.metric)
     at = last_round(results, setting, label) if name == "last" and not setting.reference else None
-    # `final` is not a race: only methods in the middle of a period have one
-    race = name != "final" and not setting.reference and len(results.labels(setting.name)) > 1
-    best = race and label in results.leaders(setting.name, name)
-    return Text(f"{text} ({at})" if at and known else text, BEST if best else "")
+    return Text(f"{text} ({at})" if at and known else text, BEST if label in leaders else "")
 
 
 def _costs(results: Results, setting: About, label: str, diverged: bool) -> list[Text]:

@@ -159,8 +159,16 @@ class Recorded:
 
     def scores(self, setting: str, method: str, score: str = "mean_tail") -> dict[int, float | None]:
         """What the runs of a method came to, by seed; None where one diverged or has no such number."""
-        rows = self.summary.where(setting=setting, method=method)
+        rows = self._runs.get((setting, method), ())
         return {row["seed"]: _finite(row.get(score)) if not row["diverged"] else None for row in rows}
+
+    @cached_property
+    def _runs(self) -> dict[tuple[str, str], list[Row]]:
+        """The rows of the summary, by setting and method."""
+        found: dict[tuple[str, str], list[Row]] = {}
+        for row in self.summary:
+            found.setdefault((row["setting"], row["method"]), []).append(row)
+        return found
 
     def find(self, method: str, field: str = "baseline") -> str:
         """A method that was run, as tables call it; studies' way of writing it will do."""

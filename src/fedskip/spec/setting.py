@@ -6,7 +6,10 @@ Python objects. Every key is checked when it is written; what was left out comes
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,10 +23,10 @@ from fedskip.data.base import Dataset
 from fedskip.engine.local import Local
 from fedskip.files import fitting
 from fedskip.input.errors import InputError, require, unknown, unknown_key
-from fedskip.input.fit import fit
+from fedskip.input.fit import MOST, fit
 from fedskip.input.nest import TAGS, expand, overlay
 from fedskip.methods.base import Method
-from fedskip.methods.grammar import in_a_file, label_among, parse_many, text
+from fedskip.methods.grammar import in_a_file, parse_many, text, told_apart
 
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 
@@ -89,7 +92,11 @@ class Setting:
 
     def label(self, method: Method) -> str:
         """How tables call one of its methods."""
-        return label_among(method, self.methods)
+        return method.label_with(self._told_apart[type(method)])
+
+    @functools.cached_property
+    def _told_apart(self) -> Mapping[type[Method], list[str]]:
+        return told_apart(self.methods)
 
     def run_name(self, method: Method, seed: int) -> str:
         """How files call one of its runs."""
@@ -175,8 +182,12 @@ def checked(key: str, value: Any) -> Any:
     value = fit(key, value, _HINTS[key])
     if key in _LEAST:
         require(key, value is None or value >= _LEAST[key], f"must be >= {_LEAST[key]}", value)
+        small = value is None or value <= MOST or key == "partition_seed"
+        require(key, small, f"must be at most {MOST:,}", value)
     if key in ("loss", "metric"):
         require(key, callable(value) or isinstance(value, str), "must be a name or a function", value)
+    if key == "init":
+        require(key, value != "", "must name a file of weights", value, "leave it out to start at random")
     if key == "validation":
         require(key, 0 <= value < 1, "must be in [0, 1)", value)
     return check_name(value) if key == "name" else value
@@ -245,7 +256,7 @@ def _local(local: Any) -> dict[str, Any]:
 def _seeds(seeds: Any) -> tuple[int, ...]:
     rule = "must be how many seeds or a list of different ones, whole numbers >= 0"
     try:
-        if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+        if isinstance(seeds, Iterable) and not isinstance(seeds, str | Mapping):
             found = tuple(fit("seeds", seed, int) for seed in seeds)
         else:
             found = tuple(range(min(fit("seeds", seeds, int), MOST_SEEDS + 1)))
@@ -260,12 +271,17 @@ def _target(target: Any) -> float | str | None:
     """A number, or the text of one method."""
     if target is None:
         return None
-    try:
+    if isinstance(target, numbers.Real) and not isinstance(target, bool):
         return float(fit("target", target, float))
-    except InputError:
+    fix = "such as 0.68, or fedavg"
+    try:
+        with contextlib.suppress(InputError):
+            return float(fit("target", target, float))  # it may be text
         one = isinstance(target, str) and len(parse_many(target)) == 1
-        require("target", one, "must be a score or one method", target, "such as 0.68, or fedavg")
-        return str(target)
+    except InputError as error:
+        raise InputError("target", "must be a score or one method", target, f"{fix}; {error}") from None
+    require("target", one, "must be a score or one method", target, fix)
+    return str(target)
 
 
 _SPECIAL: dict[str, Callable[[Any], Any]] = {

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,14 +11,20 @@ import yaml
 
 from fedskip.engine.local import Local
 from fedskip.input.errors import InputError, require, unknown_key
-from fedskip.input.fit import fit_all
+from fedskip.input.fit import MOST, fit_all
 from fedskip.input.nest import TAGS
+from fedskip.input.plain import NUMBER
 from fedskip.methods.grammar import parse_many, text
 from fedskip.spec.setting import KEYS, PYTHON, Draft, Setting, check_name
-from fedskip.spec.tree import NUMBER, Tree
+from fedskip.spec.tree import Tree
 
 RECORD = "record"  # what a study notes about its machine; not part of what it is, so `build` skips it
 
+RUNS = 10_000  # of a study, unless `most_runs` says otherwise
+_RANGES = {
+    "workers": (1, 1024), "processes": (1, 512), "threads": (1, 1024), "streams": (0, 1024),
+    "rows": (1, MOST), "checkpoint_every": (1, MOST), "most_runs": (1, MOST),
+}  # fmt: skip
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -38,14 +45,15 @@ class StudySpec:
     rows: int | None = None  # the most that the stacked engine computes at a time; None: what fits a GPU
     streams: int | None = None  # on a GPU: rows side by side, 0: all together; None: what suits the model
     checkpoint_every: int | None = None  # rounds; None: what suits the study
+    most_runs: int | None = None  # that it may have; None: RUNS
 
     def __post_init__(self) -> None:
         fit_all(self)
         check_name(self.name)
-        least = {"workers": 1, "processes": 1, "threads": 1, "checkpoint_every": 1, "rows": 1, "streams": 0}
-        for name, lowest in least.items():
+        for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
-            require(name, value is None or value >= lowest, f"must be >= {lowest}", value)
+            require(name, value is None or value >= least, f"must be >= {least}", value)
+            require(name, value is None or value <= most, f"must be at most {most:,}", value)
         apart = (self.threads or 1) == 1 or (self.processes or 1) == 1
         fix = "set processes=1: threads do not survive a fork"
         require("threads", apart, "must be 1 with several processes", self.threads, fix)
@@ -53,10 +61,11 @@ class StudySpec:
         ok = bool(_DEVICE.fullmatch(self.device))
         require("device", ok, "must be auto, cpu, cuda or cuda:N", self.device, fix)
         require("settings", len(self.settings) > 0, "must hold at least one setting", [])
-        names = [draft.name for draft in self.settings]
-        for name in names:
+        for name, count in Counter(draft.name for draft in self.settings).items():
             fix = "give each its own `name`"
-            require("settings", names.count(name) == 1, "must have different names", name, fix)
+            require("settings", count == 1, "must have different names", name, fix)
+        runs = sum(len(d.keys.get("methods", "1")) * len(d.keys.get("seeds", "1")) for d in self.settings)
+        _refuse_many(runs, self.most_runs)
 
 
 _STUDY = [field.name for field in dataclasses.fields(StudySpec) if field.name != "settings"]
@@ -70,19 +79,24 @@ def build(tree: Tree) -> StudySpec:
     own over them.
     """
     _check_keys(tree, _TOP)
-    values = tree.values
-    entries = values.get("settings")
-    if not isinstance(entries, list | None):
-        fix = "--set reaches only what all settings share"
-        raise InputError("settings", "must be a list", entries, fix, tree.where("settings"))
-    shared = Tree({key: values[key] for key in values if key in KEYS and key != "name"}, tree.places)
+    beside, entries = tree.entries()
+    values = beside.values
+    shared = Tree({key: values[key] for key in values if key in KEYS and key != "name"}, beside.places)
+    with tree.blamed():
+        _refuse_many(len(entries), values.get("most_runs"))  # before they are looked at
     drafts = []
-    for entry in [tree.entry(index) for index in range(len(entries))] if entries else [Tree({})]:
+    for entry in entries or [Tree({})]:
         _check_keys(entry, KEYS)
         drafts.append(_draft(entry.over(shared)))
     study = {key: values[key] for key in _STUDY if values.get(key) is not None}
     with tree.blamed():
         return StudySpec(settings=tuple(drafts), **study)
+
+
+def _refuse_many(runs: int, allowed: Any) -> None:
+    most = allowed if isinstance(allowed, int) else RUNS
+    rule = f"has {runs:,} runs, methods times seeds in all settings; at most {most:,} are begun"
+    require("the study", runs <= most, rule, fix=f"set most_runs={runs} if you mean it")
 
 
 def _draft(tree: Tree) -> Draft:
@@ -127,7 +141,9 @@ def plain(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) ->
 def _plain(spec: StudySpec, settings: Sequence[Draft | Setting]) -> dict[str, Any]:
     """The study as nested plain values; what all settings share comes first."""
     study = _written({key: value for key, value in vars(spec).items() if key != "settings"})
-    each = [_written(s.keys if isinstance(s, Draft) else vars(s)) for s in settings]
+    each = [
+        _written(s.keys if isinstance(s, Draft) else {key: getattr(s, key) for key in KEYS}) for s in settings
+    ]
     first = each[0]
     shared = [k for k in first if k != "name" and all(k in s and s[k] == first[k] for s in each)]
     own = [{key: value for key, value in s.items() if key not in shared} for s in each]

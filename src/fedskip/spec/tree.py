@@ -6,7 +6,6 @@ Keys may be nested or dotted.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,15 +16,7 @@ import yaml
 
 from fedskip.input.errors import InputError, unknown
 from fedskip.input.nest import TAGS, expand, graft, overlay
-
-NUMBER = "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 wants a dot in a number; people write 1e-3."""
-
-
-_Loader.add_implicit_resolver(*NUMBER)
+from fedskip.input.plain import PLAIN, Loader, compose, construct, read_text
 
 
 @dataclass(frozen=True)
@@ -65,16 +56,23 @@ class Tree:
         kept = {path: place for path, place in other.places.items() if not path.startswith(replaced)}
         return Tree(overlay(other.values, self.values), {**kept, **self.places})
 
-    def entry(self, index: int) -> Tree:
-        """One entry of `settings`, as a tree of its own."""
-        path = f"settings.{index}"
-        values = self.values["settings"][index]
-        if not isinstance(values, Mapping):
-            example = "must be a mapping such as {name: small, partition.beta: 0.1}"
-            raise InputError(path, example, values).at(self.where(path))
-        root = f"{path}."
-        inner = {key.removeprefix(root): at for key, at in self.places.items() if key.startswith(root)}
-        return Tree(values, {**inner, "": self.where(path)})
+    def entries(self) -> tuple[Tree, list[Tree]]:
+        """What stands beside `settings`, and each of its entries as a tree of its own."""
+        written = self.values.get("settings")
+        if not isinstance(written, list | None):
+            fix = "--set reaches only what all settings share"
+            raise InputError("settings", "must be a list", written, fix, self.where("settings"))
+        places: list[dict[str, str]] = [{"": self.places.get("settings", "")} for _ in written or ()]
+        shared: dict[str, str] = {}
+        for path, place in self.places.items():
+            top, _, rest = path.partition(".")
+            index, _, inner = rest.partition(".")
+            if top == "settings" and index.isdecimal() and int(index) < len(places):
+                places[int(index)][inner] = place
+            elif top != "settings":
+                shared[path] = place
+        beside = {key: value for key, value in self.values.items() if key != "settings"}
+        return Tree(beside, shared), list(map(_entry, range(len(places)), written or (), places))
 
     def narrowed(self, setting: str) -> Tree:
         """The study with only one of its settings."""
@@ -91,49 +89,68 @@ class Tree:
         return Tree({**self.values, **narrow}, places)
 
 
+def _entry(index: int, values: Any, places: Mapping[str, str]) -> Tree:
+    if not isinstance(values, Mapping):
+        example = "must be a mapping such as {name: small, partition.beta: 0.1}"
+        raise InputError(f"settings.{index}", example, values, where=places[""])
+    return Tree(values, places)
+
+
 def load_yaml(path: str | os.PathLike[str]) -> Tree:
     """The tree of a study file. Only plain data are read: nothing in the file is ever run."""
     path = Path(path)
-    try:
-        loader = _Loader(path.read_text(encoding="utf-8"))
-        root = loader.get_single_node()
-        places = {"": path.name}
-        values = _read(loader, root, path.name, "", places)
-    except InputError:
-        raise
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{path.name} line {mark.line + 1}" if mark else path.name
-        fix = "quote a method that holds commas or brackets"
-        raise InputError(str(path), f"is not valid YAML: {error.problem}", fix=fix, where=where) from None
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise InputError(str(path), f"cannot be read: {error}") from None
+    loader, root = compose(read_text(path), str(path))
+    places = {"": path.name}
+    values = _Reader(loader, places, path.name).read(root)
     if not isinstance(values, dict):
         raise InputError(str(path), "must hold the keys of a study, such as `data:` and `methods:`")
     return Tree({"name": path.stem} | values, places)
 
 
-def _read(loader: yaml.SafeLoader, node: yaml.Node | None, file: str, at: str, places: dict[str, str]) -> Any:
-    """The value of a node; notes the places of all that is inside it."""
-    if isinstance(node, yaml.MappingNode):
+@dataclass(frozen=True)
+class _Reader:
+    """Gives the values of nodes, and notes the places of all that is inside them."""
+
+    loader: Loader
+    places: dict[str, str]
+    file: str = ""
+    place: str = ""  # of all that is not in a file
+
+    def read(self, node: yaml.Node | None, at: str = "") -> Any:
+        """`at`: the path of what is inside it, which ends with a dot."""
+        field = at.removesuffix(".") or self.file
+        if node is None:
+            return None
+        with placed(self._place(node)):
+            if not isinstance(node, yaml.CollectionNode) or node.tag not in PLAIN:
+                return construct(self.loader, node, field)
+            if isinstance(node, yaml.SequenceNode):
+                for index, item in enumerate(node.value):
+                    self.places[f"{at}{index}"] = self._place(item)
+                return [self.read(item, f"{at}{index}.") for index, item in enumerate(node.value)]
         found: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            place = f"{file} line {key_node.start_mark.line + 1}"
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise InputError(at or file, "must have plain text as its keys", where=place)
-            path = f"{at}{key_node.value}"
-            places.setdefault(path, place)
-            value = _read(loader, value_node, file, f"{path}.", places)
-            try:
-                graft(found, key_node.value, value, at)
-            except InputError as error:
-                raise error.at(place) from None
+        for key, value in node.value:
+            with placed(self._place(key)):
+                if not isinstance(key, yaml.ScalarNode):
+                    raise InputError(field, "must have plain text as its keys")
+                if key.value == "<<":
+                    fix = "write them out; what settings share stands above `settings`"
+                    raise InputError(field, "must not merge keys with <<", fix=fix)
+                self.places.setdefault(f"{at}{key.value}", self._place(key))
+                graft(found, key.value, self.read(value, f"{at}{key.value}."), at)
         return found
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            places[f"{at}{index}"] = f"{file} line {item.start_mark.line + 1}"
-        return [_read(loader, item, file, f"{at}{index}.", places) for index, item in enumerate(node.value)]
-    return None if node is None else loader.construct_object(node)  # type: ignore[no-untyped-call]
+
+    def _place(self, node: yaml.Node) -> str:
+        return self.place or f"{self.file} line {node.start_mark.line + 1}"
+
+
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """Errors inside that have no place get this one."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(error.where or where) from error.__cause__
 
 
 def assigned(assignments: Iterable[str]) -> Tree:
@@ -149,13 +166,8 @@ def assigned(assignments: Iterable[str]) -> Tree:
         key, place = key.strip(), f"--set {assignment}"
         if not equals or not key:
             raise InputError("--set", "must be key=value", assignment, "write --set local.lr=0.1")
-        try:
-            value = yaml.load(written, _Loader)
-        except (yaml.YAMLError, ValueError):
-            raise InputError(key, "is not valid YAML", written, where=place) from None
         places[key] = place
-        try:
-            graft(values, key, value)
-        except InputError as error:
-            raise error.at(place) from None
+        with placed(place):
+            loader, node = compose(written, key, place)
+            graft(values, key, _Reader(loader, places, key, place).read(node, f"{key}."))
     return Tree(values, places)

@@ -11,7 +11,7 @@ from fedskip.models.weights import write_weights
 from fedskip.records.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.records.history import HistoryFile, summarise
 from fedskip.records.provenance import Facts
-from fedskip.records.table import Row
+from fedskip.records.table import Row, Table
 from fedskip.report.progress import Course, Progress, Shown
 from fedskip.study.engines import make_engine
 from fedskip.study.groups import Apart, Group, Here, Place
@@ -126,9 +126,13 @@ class Session:
     def finish(self, history: HistoryFile) -> list[Row]:
         """The summary of each run, when all rounds are done."""
         self.judge.finish(self.standings)
-        rows = []
+        rows: list[Row] = []
+        runs: dict[str, Table] = {}
+        for row in history.table:
+            runs.setdefault(row["run"], Table(history.table.columns)).rows.append(row)
         for standing in self.standings:
-            measured = summarise(history.table.where(run=standing.name), rounds=self.setting.rounds)
+            found = runs.get(standing.name, Table(history.table.columns))
+            measured = summarise(found, rounds=self.setting.rounds)
             rows.append(measured | {"full_test": measured["last"]} | self.judge.summary(standing))
         return rows
 

@@ -31,9 +31,13 @@ def find(study: str) -> Path:
     file = Path(study)
     if study not in names() and file.is_file():
         return file
-    if file.name == study and not file.suffix:  # it looks like a name
+    if file.name == study and not file.suffix and not file.is_dir():  # it looks like a name
         return path(study)
-    raise InputError("study", "is not a file", study, f"give a YAML file or one of: {', '.join(names())}")
+    fix = f"give a YAML file or one of: {', '.join(names())}"
+    if file.is_dir():
+        fix = f"go on with it by `fedskip resume {study}`" if (file / "study.yaml").exists() else fix
+        raise InputError("study", "is a folder", study, fix)
+    raise InputError("study", "is not a file", study, fix)
 
 
 def load(study: str) -> Tree:
