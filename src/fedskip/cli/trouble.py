@@ -3,6 +3,8 @@
 import errno
 import re
 
+from fedskip.input.errors import short
+
 MOVE = "move it away"
 SPACE = "free some space"
 LATER = "see that the disk or the network is well"
@@ -45,11 +47,13 @@ def trouble(error: BaseException) -> tuple[str, str] | None:
     said = str(error)
     full = error.errno == errno.ENOMEM if isinstance(error, OSError) else bool(MEMORY.search(said))
     if full or isinstance(error, MemoryError):
-        return f"the memory ran out{_wanted(said)}", "free some, or use a machine that has more"
+        fix = "free some, take a smaller batch, cohort or model, or use a machine that has more"
+        return f"the memory ran out{_wanted(said)}", fix
     if not isinstance(error, OSError):
         return None
     rule, fix = REASONS.get(error.errno or 0, (f"failed: {error.strerror or error}", "see to that"))
-    return f"{'a file' if error.filename is None else error.filename} {rule}", fix
+    file = "a file, or what is shown," if error.filename is None else short(str(error.filename), 160)
+    return f"{file} {rule}", fix
 
 
 def in_words(what: str, *more: str) -> str:

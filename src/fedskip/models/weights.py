@@ -19,16 +19,15 @@ from fedskip.input.errors import InputError, said
 from fedskip.models.vector import Layout
 from fedskip.rng import torch_scope
 
-ABOUT, DIGEST = "fedskip", "fedskip.digest"  # keys of a file's header
+ABOUT, DIGEST = "fedskip", "digest"  # a key of a file's header, and one of what it describes
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Named tensors; the header says how to build their module, and has a digest of it all."""
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-    described = json.dumps(about)
-    header = {ABOUT: described, DIGEST: _digest(tensors, described)}
-    write_bytes(path, save(tensors, metadata=header))
+    described = json.dumps({**about, DIGEST: _digest(tensors, about)})
+    write_bytes(path, save(tensors, metadata={ABOUT: described}))  # of several keys the order would be random
 
 
 def read_state(
@@ -61,15 +60,15 @@ def _safetensors(path: Path, field: str) -> tuple[dict[str, Tensor], dict[str, A
         header = file.metadata() or {}
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     described = header.get(ABOUT, "{}")
-    if header.get(DIGEST, "") not in ("", _digest(state, described)):  # older files have none
-        fix = "bring back the file, or train it again"
-        raise InputError(field, "is damaged: it is not what was written", str(path), fix)
     try:
         about = json.loads(described)
     except (ValueError, RecursionError):
         about = None
     if not isinstance(about, dict):
         raise InputError(field, f"has a header that is no description of a model: {described:.60}", str(path))
+    if about.pop(DIGEST, None) not in (None, _digest(state, about)):  # older files have none
+        fix = "bring back the file, or train it again"
+        raise InputError(field, "is damaged: it is not what was written", str(path), fix)
     return state, about
 
 
@@ -119,9 +118,9 @@ def _unusable(tensor: Tensor) -> str:
     return ""
 
 
-def _digest(state: Mapping[str, Tensor], described: str) -> str:
+def _digest(state: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
     """Of names, shapes, kinds and numbers of tensors, and of their description."""
-    parts = [digest(described.encode())]
+    parts = [digest(json.dumps(about).encode())]
     for name in sorted(state):
         tensor = state[name]
         numbers = digest(tensor.reshape(-1).view(torch.uint8).numpy().data)

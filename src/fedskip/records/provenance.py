@@ -139,6 +139,8 @@ def _refuse_damaged(found: Any, file: str) -> None:
     facts = list(known.values()) if isinstance(known, dict) else [None]
     settings = parts.get("settings")
     named = isinstance(settings, list) and all(isinstance(s, dict) and "name" in s for s in settings)
+    fix = f"begin it in another folder with `fedskip run {file}`, or bring back what a study wrote"
+    require(file, named or RECORD in parts, "is of no study that was begun", fix=fix)
     for part, ok in {
         "settings": named and bool(settings),
         RECORD: isinstance(record, dict) and (not known or isinstance(record.get("versions"), dict)),

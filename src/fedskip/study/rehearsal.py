@@ -154,7 +154,7 @@ def _conduct(prepared: Prepared, method: Method, loop: Loop) -> Job:
     own = not type(method).__module__.startswith("fedskip.")
     try:
         job = _play(prepared.run(method, prepared.setting.seeds[0]), loop)
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except Exception as error:  # whatever a user's method may raise
         if own:
