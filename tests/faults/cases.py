@@ -12,6 +12,7 @@ A file in corpus/ is a list of cases:
         Study(...).run()
       expect: refused                  # or works
       says: [partition.beta, "> 0"]    # what the refusal must mention
+      needs: pyarrow                   # a package without which it is skipped
       env: {HOME: null}                # variables that are set or, with null, not
       fault: {calls: write, part: history.csv, at: 2, how: fail, error: ENOSPC}  # see `_arm` in player.py
 """
@@ -41,6 +42,7 @@ class Case:
     expect: str = "refused"
     says: tuple[str, ...] = ()
     env: Mapping[str, str | None] = field(default_factory=dict)
+    needs: str | None = None
     fault: Mapping[str, Any] | None = None  # what the system does to it, by faults.c
 
     def __post_init__(self) -> None:

@@ -126,6 +126,28 @@ def study(run=True, partition="natural", clients=None, rounds=1, **changes):
 """
 
 
+WRITE = """\
+import io
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+from PIL import Image
+
+def picture(side=28, value=255):
+    content = io.BytesIO(); Image.fromarray(np.full((side, side), value, np.uint8)).save(content, "PNG")
+    return content.getvalue()
+
+def write(name="f.parquet", n=80, **columns):
+    image, character = [picture(value=255 - i) for i in range(n)], [i % 62 for i in range(n)]
+    known = dict(image=image, writer_id=["w"] * n, character=character)
+    table = {key: value for key, value in (known | columns).items() if value is not None}
+    pq.write_table(pa.table(table), name)
+"""
+
+
+def parquet(folder: Path) -> None:
+    """write.py: `write(...)` makes f.parquet, FEMNIST as the hub has it, with columns that one may bend."""
+    (folder / "write.py").write_text(WRITE)
+
+
 def pool(folder: Path) -> None:
     """pool.py: `study(...)` runs a data set of one's own, with the parts of it that are given."""
     (folder / "pool.py").write_text(POOL)
@@ -146,5 +168,5 @@ def _fedskip(folder: Path, *arguments: str) -> None:
 
 
 GIVEN: dict[str, Callable[[Path], None]] = {
-    one.__name__: one for one in (toy, study, finished, stopped, digits, pool, own)
+    one.__name__: one for one in (toy, study, finished, stopped, digits, pool, parquet, own)
 }

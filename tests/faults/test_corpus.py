@@ -20,6 +20,8 @@ def params() -> list:
 
 @pytest.mark.parametrize("case", params())
 def test_ends_well(case, request, lay, tmp_path, record_property):
+    if case.needs:
+        pytest.importorskip(case.needs)
     folder = tmp_path / "here"
     folder.mkdir()
     lay(case.given, folder)

@@ -140,7 +140,7 @@ methods: st.SearchStrategy[Method] = st.one_of(
     st.builds(
         Mine,
         period=period,
-        alpha=st.floats(allow_nan=False, allow_infinity=False),
+        alpha=st.floats(-1e38, 1e38),
         steps=st.integers(),
         fast=st.booleans(),
         note=st.text(),

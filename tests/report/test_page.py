@@ -59,7 +59,7 @@ def test_the_page_loads_nothing_and_cuts_nothing(tmp_path):
     """Names that are HTML stay text; every number of the closing table is there in full."""
     runs = [run(label, s, 0.5 + s / 10) for label in ("FedAvg", "<b>Mine</b>") for s in (0, 1)]
     results = recorded(tmp_path, [*runs, run("MOON", 0, 0.1, diverged=True)])
-    (tmp_path / "study.yaml").write_text("name: demo")
+    (tmp_path / "study.yaml").write_text("name: demo\nsettings: [{name: a}]")
     main = content(results, {"a": [("curves", "words", b"<svg/>")]}, ["a note & more"])
     text = page("demo & more", main)
     checked = Checked()

@@ -52,7 +52,7 @@ def trouble(error: BaseException) -> tuple[str, str] | None:
     if not isinstance(error, OSError):
         return None
     rule, fix = REASONS.get(error.errno or 0, (f"failed: {error.strerror or error}", "see to that"))
-    file = "a file, or what is shown," if error.filename is None else short(str(error.filename), 160)
+    file = "a file" if error.filename is None else short(str(error.filename), 160)
     return f"{file} {rule}", fix
 
 
