@@ -20,6 +20,7 @@ except ImportError:  # Windows
 
 NOT_THERE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # of locks and syncs
 HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}  # what systems say of a lock that another process has
+LONGEST = 160  # bytes of a name, to which endings are added; most file systems take 255
 log = logging.getLogger(__name__)
 
 
@@ -33,9 +34,6 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename2 is not None:
             del error.filename2  # of a rename
         raise
-
-
-LONGEST = 160  # bytes of a name, to which endings are added; most file systems take 255
 
 
 def write_bytes(path: Path, content: bytes) -> None:
