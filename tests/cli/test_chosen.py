@@ -7,7 +7,7 @@ from fedskip.input.errors import InputError
 from fedskip.spec import Tree, build
 
 
-def test_the_command_line_beats_single_settings_but_not_references():
+def test_the_command_line_beats_single_settings_and_references_shrink_with_it():
     study = Tree(
         {
             "data": "synthetic",
@@ -22,7 +22,7 @@ def test_the_command_line_beats_single_settings_but_not_references():
     over = Tree({"rounds": 5, "partition": "iid", "engine": "loop", "name": "mine"})
     spec = build(overridden(study, over))
     assert (spec.name, spec.engine) == ("mine", "loop")
-    assert [(s.name, s.keys["rounds"]) for s in spec.settings] == [("a", 5), ("b", 5), ("c", 30)]
+    assert [(s.name, s.keys["rounds"]) for s in spec.settings] == [("a", 5), ("b", 5), ("c", 15)]
     assert [s.keys["partition"]["kind"] for s in spec.settings] == ["iid"] * 3
     assert "beta" not in spec.settings[0].keys["partition"]
 
@@ -32,7 +32,7 @@ def test_a_study_file_that_was_written_can_be_changed_and_run_again(quickstart):
     spec = build(chosen(str(quickstart[0] / "study.yaml"), over))
     assert [(s.name, s.keys["rounds"], len(s.keys["seeds"])) for s in spec.settings] == [
         ("synthetic", 7, 2),
-        ("centralised", 50, 2),
+        ("centralised", 1, 2),
     ]
 
 
@@ -64,3 +64,12 @@ def test_a_smaller_version_of_the_papers_study_is_marked():
         with pytest.raises(InputError) as caught:
             chosen(study, Tree({"rounds": rounds} if rounds else {}), scale)
         assert message in str(caught.value)
+
+
+def test_a_shorter_study_has_shorter_references():
+    def rounds(**over):
+        return [entry.get("rounds") for entry in chosen(None, Tree(over)).values["settings"]]
+
+    assert rounds(rounds=20) == [20, 5]  # of 200 and 50
+    assert rounds(rounds=400) == [400, 50]
+    assert rounds(rounds="many") == ["many", 50]

@@ -67,6 +67,7 @@ def test_rates_never_rise_and_never_reach_zero(rule: str, rounds: int, one: floa
         ("cosine(floor=-0.1)", "needs 'floor' to be positive"),
         ("cosine(floor=inf)", "needs 'floor' to be positive"),
         ("cosine(floor=nan)", "needs 'floor' to be positive"),
+        ("cosine(floor=2)", "needs a floor of at most 1"),
     ],
 )
 def test_bad_decays(rule: Any, message: str) -> None:

@@ -125,7 +125,7 @@ period: st.SearchStrategy[int | str] = st.one_of(
     st.integers(1, 10**6),
     st.just("never"),
     st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=1).map(
-        lambda parts: ",".join(f"{p}x{n}" for p, n in parts)
+        lambda parts: ",".join(f"{p}x{n}" for p, n in parts) + ",7"
     ),
 )
 methods: st.SearchStrategy[Method] = st.one_of(

@@ -56,3 +56,9 @@ def test_bad_periods(rule: Any) -> None:
 def test_only_the_last_part_goes_on_for_ever() -> None:
     with pytest.raises(InputError, match="needs a count for every part but the last"):
         Period.parse("1,5")
+
+
+@pytest.mark.parametrize("rule", ["5x3", "1x10,5x3"])
+def test_a_count_in_the_last_part_would_mean_nothing(rule: str) -> None:
+    with pytest.raises(InputError, match=r"no count in its last part.*write '(1x10,)?5'"):
+        Period.parse(rule)

@@ -181,3 +181,12 @@ def test_a_setting_is_named_after_its_file(file: str, name: str) -> None:
 def test_names_are_not_too_long_for_files() -> None:
     with pytest.raises(InputError, match=r"name must have at most 100 characters \(bytes of UTF-8\)"):
         build(Tree({"data": "synthetic", "methods": "fedavg", "settings": [{"name": "a" * 101}]}))
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("lr", "local.lr"), ("epochs", "local.epochs"), ("beta", "partition.beta"), ("kind", "partition.kind")],
+)
+def test_a_key_without_its_place_is_told_where_it_belongs(key: str, meant: str) -> None:
+    with pytest.raises(InputError, match=f"{key} is not a known key. Did you mean '{meant}'"):
+        build(Tree({"data": "synthetic", "methods": "fedavg", key: 1}))

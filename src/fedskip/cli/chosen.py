@@ -49,7 +49,7 @@ def overridden(tree: Tree, over: Tree) -> Tree:
     """A study with the command line laid over it.
 
     It beats what single settings say, too: otherwise a key that they all set for themselves would be lost
-    without a word. Only references keep what is theirs.
+    without a word. Only references keep what is theirs; in a shorter study they are shorter, too.
     """
     own = Tree({key: value for key, value in over.values.items() if key in KEYS and key != "name"})
     entries, places = tree.values.get("settings"), dict(tree.places)
@@ -59,4 +59,14 @@ def overridden(tree: Tree, over: Tree) -> Tree:
             if isinstance(entry, Mapping) and not entry.get("reference"):
                 entries[index] = own.over(Tree(entry)).values
                 places |= {f"settings.{index}.{path}": place for path, place in over.places.items()}
+            elif isinstance(entry, Mapping):
+                entries[index] = _in_proportion(entry, tree.values.get("rounds"), own.values.get("rounds"))
     return over.over(Tree({**tree.values, "settings": entries}, places))
+
+
+def _in_proportion(entry: Mapping[str, Any], before: Any, now: Any) -> Mapping[str, Any]:
+    """A reference with so much fewer rounds as the study has."""
+    own = entry.get("rounds")
+    if not all(type(rounds) is int and rounds > 0 for rounds in (own, before, now)) or now >= before:
+        return entry
+    return {**entry, "rounds": math.ceil(own * now / before)}

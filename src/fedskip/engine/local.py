@@ -154,6 +154,8 @@ class Decay:
             # a rate of 0 would leave SCAFFOLD and FedNova to divide by it; a cosine only tends to its floor
             if not (0 < options[name] < math.inf or (name == "floor" and options[name] == 0)):
                 raise InputError("local.decay", f"needs {name!r} to be positive", rule)
+            if name == "floor" and options[name] > 1:
+                raise InputError("local.decay", "needs a floor of at most 1, a share of local.lr", rule)
         return cls(found[1], tuple(options.items()))
 
     def at(self, position: np.ndarray, rounds: int) -> np.ndarray:

@@ -37,7 +37,9 @@ class Period:
             segments.append((int(found[1]), int(found[2]) if found[2] else None))
         if any(times is None for _, times in segments[:-1]):
             raise InputError("period", "needs a count for every part but the last, as in '1x10,5'", rule)
-        segments[-1] = (segments[-1][0], None)
+        if segments[-1][1] is not None:
+            fix = f"it goes on to the end: write '{str(rule).rpartition('x')[0]}'"
+            raise InputError("period", "must have no count in its last part", rule, fix)
         return cls(tuple(segments))
 
     def merges(self, rounds: int) -> bool:

@@ -5,10 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal
 
 import yaml
 
+from fedskip.data.partitions import KINDS
 from fedskip.engine.local import Local
 from fedskip.input.errors import InputError, require, unknown_key
 from fedskip.input.fit import MOST, fit_all
@@ -69,6 +71,11 @@ class StudySpec:
 
 
 _STUDY = [field.name for field in dataclasses.fields(StudySpec) if field.name != "settings"]
+_OPTIONS = {name: None for deal in KINDS.values() for name in signature(deal).parameters}
+_INNER = [  # keys that people forget to say where they belong
+    *(f"local.{field.name}" for field in dataclasses.fields(Local)), *(f"{key}.{TAGS[key]}" for key in TAGS),
+    *(f"partition.{name}" for name in ["file", *_OPTIONS]),
+]  # fmt: skip
 _TOP = [*_STUDY, *(key for key in KEYS if key != "name"), "settings", RECORD]
 
 
@@ -114,6 +121,8 @@ def _check_keys(tree: Tree, known: list[str]) -> None:
     for key in tree.values:
         if key not in known:
             error = unknown_key(key, known)
+            if inner := [name for name in _INNER if name.partition(".")[2] == key]:
+                error = InputError(key, "is not a known key", fix=f"did you mean {inner[0]!r}?")
             if key in _STUDY:
                 error = InputError(key, "holds for the whole study", fix="move it to the top level")
             raise error.at(tree.where(key))
