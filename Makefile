@@ -21,9 +21,9 @@ run: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# also what needs a browser (Debian: chromium) and more time
+# also what needs a browser (Debian: chromium), parquet files and more time
 test-all: setup
-	$(BIN)/python -m pip install --quiet playwright
+	$(BIN)/python -m pip install --quiet playwright pyarrow
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
 
 lint: setup

@@ -7,7 +7,7 @@ import pytest
 from faults.cases import cases
 from faults.player import FINE
 
-SAMPLE = 12  # of so many cases one is tried in every run of the tests; all are with -m "slow or not slow"
+SAMPLE = 16  # of so many cases one is tried in every run of the tests; all are with -m "slow or not slow"
 
 
 def params() -> list:
