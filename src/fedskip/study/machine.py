@@ -25,7 +25,7 @@ from fedskip.version import __version__
 log = logging.getLogger(__name__)
 
 # The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop.
-# `linear` and `mlp` are trained as `perceptron` is, and go with it.
+# `linear` and `mlp` as it comes are trained as `perceptron` is, and go with it.
 DENSE = ("linear", "mlp", "perceptron")
 AUTO = {(model, "cpu"): "stacked" for model in DENSE} | {
     (model, "cuda"): "stacked" for model in (*DENSE, "cnn", "cnn-femnist", "lstm", "resnet50")
