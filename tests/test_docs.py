@@ -6,6 +6,7 @@ import dataclasses
 import re
 import runpy
 import tomllib
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedskip.engine import Local
 from fedskip.engine.local import Decay
 from fedskip.methods import parse, registry
 from fedskip.methods.base import Federation
-from fedskip.models import MODELS
+from fedskip.models import MODELS, build
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.table import Table
 from fedskip.spec import Setting, StudySpec
@@ -97,6 +98,22 @@ def test_kinds_rules_and_names() -> None:
     assert all(f"`{name}`" in keys["data"] for name in CATALOGUE)
     details = re.findall(r"^## (.*)$", read("docs/data.md"), re.MULTILINE)
     assert all(name in " ".join(details).lower().replace("-", "") for name in CATALOGUE)
+
+
+def test_models_table() -> None:
+    models = read("docs/models.md")
+    rows = table(section(models, "Models that come with fedskip"))
+    assert [code(row[0]) for row in rows] == list(MODELS)
+    from_data, sized = ("classes", "inputs"), list[str]()
+    for name, options, count, _ in rows:
+        takes = {option.name: option.default for option in signature(MODELS[code(name)]).parameters.values()}
+        plain = {key: list(v) if isinstance(v, tuple) else v for key, v in takes.items()}
+        assert yaml.safe_load(code(options)) == {k: v for k, v in plain.items() if k not in from_data}, name
+        with torch.device("meta"):
+            assert count == f"{sum(p.numel() for p in build(code(name)).parameters()):,}", name
+        assert "classes" in takes, name
+        sized += [name] if "inputs" in takes else []
+    assert f"{', '.join(sized[:-1])} and {sized[-1]} take `inputs`" in models
 
 
 def test_methods_as_text() -> None:

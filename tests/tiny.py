@@ -107,6 +107,8 @@ LOCAL = Local(lr=0.1, batch=4, epochs=1, weight_decay=0.01)
 SLOTS = 2
 
 MODELS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "linear": ({"inputs": 6, "classes": 3}, (6,)),
+    "mlp": ({"inputs": 6, "classes": 3, "hidden": [5, 4]}, (2, 3)),
     "perceptron": ({"inputs": 6, "classes": 3}, (6,)),
     "cnn": ({"side": 16, "classes": 3}, (3, 16, 16)),
     "cnn without head": ({"side": 16, "classes": 3, "head": False}, (3, 16, 16)),

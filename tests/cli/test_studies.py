@@ -173,3 +173,40 @@ def test_a_finished_study_is_told_to_a_tracker(quickstart, tmp_path):
     assert len(list((out / "tensorboard").glob("*/events*"))) == 3
     for name in ("history.csv", "summary.csv", "study.yaml"):
         assert (out / name).read_bytes() == (quickstart[0] / name).read_bytes()
+
+
+NETS = """
+from torch import nn
+
+class Their(nn.Sequential):
+    def __init__(self, inputs, classes, hidden=8):
+        super().__init__(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+def doubt(output, target):
+    return 1 - output.softmax(1).gather(1, target[:, None])[:, 0]
+
+def top_2(output, target):
+    return (output.topk(2).indices == target[:, None]).any(1).float()
+"""
+
+
+@pytest.mark.parametrize("engine", ["auto", "stacked"])
+def test_own_model_loss_and_metric_by_name_are_resumed(tmp_path, engine):
+    (tmp_path / "their_nets.py").write_text(NETS)
+    keys = [
+        "loss=their_nets:doubt",
+        "metric=their_nets:top_2",
+        "settings=",
+        f"engine={engine}",
+        "processes=1",
+    ]
+    sets = [part for key in ['model={name: "their_nets:Their", hidden: 4}', *keys] for part in ("--set", key)]
+    code, shown, said = call("run", "--methods", "fedavg", *SMALL, *sets, "--out", "out")
+    assert (code, said) == (0, "")
+    assert "Test top 2, seed 0" in shown
+    written = yaml.safe_load((tmp_path / "out/study.yaml").read_text())
+    assert written["model"] == {"name": "their_nets:Their", "hidden": 4}
+    assert (written["loss"], written["metric"]) == ("their_nets:doubt", "their_nets:top_2")
+    code, shown, said = call("resume", "out", "--rounds", "4")
+    assert (code, said) == (0, "")
+    assert next(iter(summary(tmp_path / "out").values()))["rounds"] == "4"

@@ -18,6 +18,20 @@ def dataset(**keys):
     return Dataset("own", **arrays | keys)
 
 
+@pytest.mark.parametrize(
+    ("keys", "sizes"),
+    [
+        ({"classes": 4}, {"inputs": 3, "classes": 4}),
+        ({}, {"inputs": 3}),  # whole numbers: nobody said how many classes
+        ({"samples": Arrays(X, X[:, 0])}, {"inputs": 3, "classes": 1}),
+        ({"samples": Arrays(X[:, 0], X[:, :2])}, {"inputs": 1, "classes": 2}),
+        ({"samples": Arrays(X.reshape(20, 1, 3), (X > 0).astype(int))}, {"inputs": 3, "classes": 3}),
+    ],
+)
+def test_sizes(keys, sizes):
+    assert dataset(**keys).sizes == sizes
+
+
 def test_arrays_of_numpy_will_do():
     data = dataset(classes=Y.max() + 1, owner=[0] * 20)
     assert type(data.classes) is int

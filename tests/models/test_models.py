@@ -28,13 +28,19 @@ def inputs(name: str, *lead: int, steps: int = 7) -> Tensor:
     """A batch for the model; `lead` is (B,) or (K, B)."""
     if name == "lstm":
         return torch.randint(80, (*lead, steps))
-    shape = {"perceptron": (60,), "cnn-femnist": (1, 28, 28)}.get(name, (3, 32, 32))
+    shape = {"linear": (60,), "mlp": (60,), "perceptron": (60,), "cnn-femnist": (1, 28, 28)}.get(
+        name, (3, 32, 32)
+    )
     return torch.randn(*lead, *shape, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "count"),
     [
+        ("linear", {}, 305),
+        ("linear", {"inputs": 2, "classes": 3}, 9),
+        ("mlp", {}, 61 * 64 + 65 * 5),
+        ("mlp", {"inputs": 2, "classes": 3, "hidden": [7, 4]}, 3 * 7 + 8 * 4 + 5 * 3),
         ("perceptron", {}, 305),
         ("cnn", {}, 92_626),
         ("cnn", {"head": False}, 62_006),
@@ -75,6 +81,8 @@ def test_resnet50_strides_on_the_3x3_and_ends_at_4x4() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "classes", "z"),
     [
+        ("linear", {}, 5, 5),
+        ("mlp", {"hidden": [7, 4]}, 5, 4),
         ("perceptron", {}, 5, 5),
         ("cnn", {}, 10, 256),
         ("cnn", {"head": False}, 10, 84),
@@ -166,6 +174,8 @@ def test_unknown_model_and_option() -> None:
 @pytest.mark.parametrize(
     ("name", "option", "value"),
     [
+        ("mlp", "hidden", []),
+        ("mlp", "hidden", 64),
         ("cnn", "classes", 0),
         ("cnn", "head", "no"),
         ("cnn", "side", 12),

@@ -16,7 +16,7 @@ from fedskip import Arrays, Dataset, InputError
 from fedskip.records.provenance import Folder
 from fedskip.records.table import Row
 from fedskip.report.progress import Course, Progress
-from studies import Net, study, toy
+from studies import Net, numbered, study, toy
 
 
 def test_nan_in_the_data(tmp_path: Path) -> None:
@@ -150,3 +150,11 @@ def test_client_accuracy_needs_test_samples_of_clients(tmp_path: Path) -> None:
     data = Dataset("toy", full.samples, full.split, 2, nobody)
     with pytest.raises(InputError, match="client_accuracy cannot be had for 'toy'"):
         study(tmp_path / "s", data=data, client_accuracy=True).run()
+
+
+@pytest.mark.parametrize("model", ["linear", {"name": "mlp", "hidden": [5]}])
+def test_regression_takes_its_sizes_from_the_data(model: Any, tmp_path: Path) -> None:
+    keys = {"loss": "squared_error", "metric": "minus_squared_error", "methods": "fedavg, moon", "seeds": 1}
+    data = numbered()
+    results = study(tmp_path / "s", data=data, model=model, rounds=20, **keys).run()
+    assert all(row["last"] > -data.samples.labels().var() / 4 for row in results.summary)

@@ -122,3 +122,16 @@ class Dataset:
             rule = f"must have a name for each of {most + 1} owners"
             require("data.owner_names", len(self.owner_names) > most, rule, len(self.owner_names))
         object.__setattr__(self, "owner", owner)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What a model may want to know: `inputs`, the numbers of a sample, and `classes`, the outputs.
+
+        Where there are no classes, there is an output for each number of a target. If they are single whole
+        numbers, they may be classes of which nobody said how many there are.
+        """
+        x, y = self.samples.take(torch.zeros(1, dtype=torch.long))
+        outputs = self.classes
+        if outputs is None and (y.is_floating_point() or y.dim() > 1):
+            outputs = y[0].numel()
+        return {"inputs": x[0].numel()} | ({} if outputs is None else {"classes": outputs})

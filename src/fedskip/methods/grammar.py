@@ -20,7 +20,7 @@ from typing import Any
 
 from fedskip.input.errors import InputError, short, unknown
 from fedskip.input.fit import fit, hints_of
-from fedskip.input.named import load
+from fedskip.input.named import is_own, load
 from fedskip.methods.base import Method
 
 _ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)
@@ -235,7 +235,7 @@ def _split(entries: str) -> Iterator[str]:
 
 
 def _find(name: str) -> type[Method]:
-    if ":" in name:
+    if is_own(name):
         return _load(name)
     known = registry() | {"fedskip": registry()["fedavg"]}
     if name.lower() not in known:

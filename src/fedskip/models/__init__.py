@@ -6,7 +6,7 @@ rows are stacked.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from inspect import signature
 from typing import Any
 
@@ -21,13 +21,20 @@ from fedskip.input.fit import MOST
 from fedskip.models.cnn import CNN, femnist
 from fedskip.models.dropout import KEYED, Dropout, key_dropout, words
 from fedskip.models.lstm import CharLSTM
+from fedskip.models.mlp import MLP, linear
 from fedskip.models.perceptron import Perceptron
 from fedskip.models.resnet import ResNet
 
-__all__ = ["MODELS", "Dropout", "build", "draws", "key_dropout", "refuse", "stacking_obstacles", "words"]
+__all__ = [
+    "MODELS", "Dropout", "build", "draws", "key_dropout", "no_option", "refuse", "stacking_obstacles",
+    "words",
+]  # fmt: skip
 
-# name -> what makes it; its arguments are the model's options, their defaults are the paper's
+# name -> what makes it; its arguments are the model's options, with their defaults. Two of them come from the
+# data of a study that does not say them: `inputs`, the numbers of a sample, and `classes`, the outputs.
 MODELS: dict[str, Callable[..., nn.Module]] = {
+    "linear": linear,
+    "mlp": MLP,
     "perceptron": Perceptron,
     "cnn": CNN,
     "cnn-femnist": femnist,
@@ -68,8 +75,7 @@ def build(name: str, *, classes: int | None = None, **options: Any) -> nn.Module
     known = signature(MODELS[name]).parameters
     for option, value in options.items():
         if option not in known:
-            fix = unknown("model", option, known).fix
-            raise InputError(f"model.{option}", f"is not an option of {name!r}", value, fix)
+            raise no_option(name, option, value, known)
         rule, holds = RULES[type(known[option].default)]
         if not holds(value):
             raise InputError(f"model.{option}", rule, value)
@@ -78,6 +84,12 @@ def build(name: str, *, classes: int | None = None, **options: Any) -> nn.Module
     except (RuntimeError, MemoryError) as error:  # of torch, when there is not enough memory
         chosen = ", ".join(f"{key}={value}" for key, value in options.items())
         raise InputError("model", f"cannot be made: {said(error)}", f"{name}({chosen})") from error
+
+
+def no_option(name: str, option: str, value: Any, known: Collection[str]) -> InputError:
+    """An option that the model called `name` does not take."""
+    fix = unknown("model", option, known).fix if known else "it takes none"
+    return InputError(f"model.{option}", f"is not an option of {name!r}", value, fix)
 
 
 def refuse(module: nn.Module) -> None:

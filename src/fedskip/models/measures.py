@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedskip.input.errors import InputError, unknown
+from fedskip.input.errors import InputError, require, unknown
+from fedskip.input.named import is_own, load
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (output (B, ...), target (B, ...)) -> (B,)
 
@@ -66,10 +67,16 @@ METRICS: dict[str, Measure] = {
 
 
 def measure(field: str, chosen: str | Measure) -> Measure:
-    """The loss or metric of that name, or the function itself."""
+    """The loss or metric of that name, one's own as `MODULE:FUNCTION`, or the function itself."""
     known = LOSSES if field == "loss" else METRICS
     if not isinstance(chosen, str):
         return chosen
+    if is_own(chosen):
+        found: Measure = load(chosen, field)
+        fix = "write a function that gives one number per sample"
+        ok = callable(found) and not isinstance(found, type)
+        require(f"{field} {chosen}", ok, "must be a function (output, target)", found, fix)
+        return found
     if chosen not in known:
         raise unknown(field, chosen, known)
     return known[chosen]

@@ -24,10 +24,10 @@ def score(value: float | None, metric: str | Callable[..., Any]) -> str:
 def metric(name: str) -> str:
     """A metric in words; of a user's own, the name of the function.
 
-    >>> metric("label_accuracy"), metric("python:mine.top_5")
-    ('label accuracy', 'top 5')
+    >>> metric("label_accuracy"), metric("python:mine.top_5"), metric("mine:top_5")
+    ('label accuracy', 'top 5', 'top 5')
     """
-    return name.rpartition(".")[2].replace("_", " ")
+    return name.replace(":", ".").rpartition(".")[2].replace("_", " ")
 
 
 def scores(values: Sequence[float], metric: str | Callable[..., Any]) -> str:

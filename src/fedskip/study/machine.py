@@ -25,8 +25,10 @@ from fedskip.version import __version__
 log = logging.getLogger(__name__)
 
 # The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop.
-AUTO = {("perceptron", "cpu"): "stacked"} | {
-    (model, "cuda"): "stacked" for model in ("perceptron", "cnn", "cnn-femnist", "lstm", "resnet50")
+# `linear` and `mlp` as it comes are trained as `perceptron` is, and go with it.
+DENSE = ("linear", "mlp", "perceptron")
+AUTO = {(model, "cpu"): "stacked" for model in DENSE} | {
+    (model, "cuda"): "stacked" for model in (*DENSE, "cnn", "cnn-femnist", "lstm", "resnet50")
 }
 STREAMS = {"resnet50": 4}  # models whose single steps nearly fill a GPU
 PROCESSES = 8  # unless a study asks for more: each has a compiler of its own in memory
@@ -97,7 +99,7 @@ def engine_of(spec: StudySpec, prepared: Prepared) -> tuple[str, int]:
 
 
 def _kind(prepared: Prepared) -> tuple[str, str]:
-    """The name of the model, empty for a user's own, and the kind of device."""
+    """The name of the model, empty for an object, and the kind of device."""
     model = prepared.setting.model
     return model["name"] if isinstance(model, Mapping) else "", prepared.device.type
 

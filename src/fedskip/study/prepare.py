@@ -7,7 +7,7 @@ from operator import add
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedskip.data.base import Dataset
 from fedskip.data.division import Division, divide
@@ -42,7 +42,7 @@ class Prepared:
     @functools.cached_property
     def task(self) -> Task:
         setting, dtype, data = self.setting, self.arithmetic.dtype, self.dataset
-        template = make(setting.model, data.classes, setting.init, setting.seeds[0], "init")
+        template = self.make(setting.seeds[0], "init")
         if isinstance(template, CharLSTM):
             template.refuse(getattr(data.samples, "x", None))
         template = template.to(self.device, dtype)
@@ -53,6 +53,11 @@ class Prepared:
             samples, setting.local,
             _in(dtype, data.train_transform), _in(dtype, data.test_transform), self.arithmetic,
         )  # fmt: skip
+
+    def make(self, seed: int, purpose: str) -> nn.Module:
+        """The model as it starts, on the host."""
+        setting = self.setting
+        return make(setting.model, self.dataset.sizes, setting.init, seed, purpose)
 
     def leave_device(self) -> None:
         """Give back the device's memory, which another setting may need."""
@@ -114,8 +119,7 @@ class Prepared:
 
         @functools.cache
         def start(seed: int, purpose: str) -> Tensor:
-            module = make(self.setting.model, self.dataset.classes, self.setting.init, seed, purpose)
-            return self.task.layout.pack(module).to(self.device, self.task.arithmetic.dtype)
+            return self.task.layout.pack(self.make(seed, purpose)).to(self.device, self.task.arithmetic.dtype)
 
         return start
 

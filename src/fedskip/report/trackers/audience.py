@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedskip.input.errors import InputError, require, said, unknown
-from fedskip.input.named import load
+from fedskip.input.named import is_own, load
 from fedskip.records.table import Row
 from fedskip.report.results import Results
 from fedskip.report.trackers.base import Start, Tracker
@@ -24,10 +24,7 @@ log = logging.getLogger(__name__)
 
 def tracker(name: str, field: str = "trackers") -> Tracker:
     """The tracker of that name, or one's own as `MODULE:CLASS`; refuses one that cannot work here."""
-    try:
-        kind = load(name) if ":" in name else TRACKERS.get(name)
-    except InputError as error:
-        raise InputError(f"{field} {name}: {error.field}", error.rule, fix=error.fix) from error.__cause__
+    kind = load(name, field) if is_own(name) else TRACKERS.get(name)
     if kind is None:
         raise unknown(field, name, TRACKERS)
     rule = "must be a subclass of fedskip.Tracker"
