@@ -25,10 +25,10 @@ from fedskip.version import __version__
 log = logging.getLogger(__name__)
 
 # The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop.
-# `linear` and `mlp` as it comes are trained as `perceptron` is, and go with it.
-DENSE = ("linear", "mlp", "perceptron")
-AUTO = {(model, "cpu"): "stacked" for model in DENSE} | {
-    (model, "cuda"): "stacked" for model in (*DENSE, "cnn", "cnn-femnist", "lstm", "resnet50")
+# `linear` is trained as `perceptron` is, and goes with it. Of an `mlp` on a CPU it depends on its layers.
+AUTO = {(model, "cpu"): "stacked" for model in ("linear", "perceptron")} | {
+    (model, "cuda"): "stacked"
+    for model in ("linear", "mlp", "perceptron", "cnn", "cnn-femnist", "lstm", "resnet50")
 }
 STREAMS = {"resnet50": 4}  # models whose single steps nearly fill a GPU
 PROCESSES = 8  # unless a study asks for more: each has a compiler of its own in memory
