@@ -1,8 +1,11 @@
 """The command line, called as a user does."""
 
+import io
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fedskip.cli import app
@@ -15,3 +18,11 @@ def call(*arguments):
     """Exit code, stdout and stderr of a command; only an expected exit may end it."""
     result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
     return result.exit_code, result.stdout, result.stderr
+
+
+def shown(parts: Iterable[object]) -> str:
+    """What is printed of some parts, on a terminal of 120 columns."""
+    console = Console(width=120, file=io.StringIO())
+    for part in parts:
+        console.print(part)
+    return console.file.getvalue()

@@ -17,7 +17,7 @@ import pytest
 
 from faults.given import study
 from faults.player import Ended, Player
-from fedskip.records.checkpoint import HISTORY, KEEP, found, load_checkpoint
+from fedskip.records.checkpoint import KEEP, RECORDED, found, load_checkpoint
 from fedskip.records.table import Table
 
 # one figure is as good as seven, and takes less
@@ -105,7 +105,7 @@ def promised(out: Path) -> dict[str, Any]:
     for setting in sorted({row["setting"] for row in rows}):
         for round, file in found(out / "checkpoints", setting)[-KEEP:]:
             tensors, notes = load_checkpoint(file)
-            del tensors[HISTORY]  # which has a clock, and is compared above
+            del tensors[RECORDED]  # which has a clock, and is compared above
             content = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
             found_there[f"{setting} {round}"] = (content, notes["round"], notes["runs"])
     return found_there

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from fedskip.engine.local import Local
 from fedskip.input.errors import InputError
 from fedskip.paper.computed import COMPUTED
 from fedskip.report.results import Results
 from studies import curve, recorded, run, study
+from terminal import shown
 
 
 def kept(tmp_path: Path) -> Results:
@@ -22,13 +21,6 @@ def kept(tmp_path: Path) -> Results:
         partition={"kind": "natural"}, clients=180, model={"name": "cnn-femnist"}, cohort=10, rounds=200,
         local=vars(Local(small_clients="short")),
     )  # fmt: skip
-
-
-def shown(parts: list[object]) -> str:
-    console = Console(width=120, file=io.StringIO())
-    for part in parts:
-        console.print(part)
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
 def test_the_way_of_the_models(tmp_path: Path) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
-
-from rich.console import Console
 
 from fedskip.engine.local import Local
 from fedskip.paper.columns import columns
 from fedskip.paper.table4 import published, reached, table4
 from fedskip.report.results import Results
 from studies import curve, recorded, run
+from terminal import shown
 
 CURVES = {"FedAvg": {2: 0.4, 4: 0.5, 5: 0.4}, "FedSkip-3": {3: 0.5}}
 
@@ -33,13 +31,6 @@ def kept(
         model={"name": "cnn-femnist"}, cohort=10, rounds=rounds, methods=[texts[label] for label in curves],
         local=vars(Local(small_clients="short")),
     )  # fmt: skip
-
-
-def shown(parts: list[object]) -> str:
-    console = Console(width=120, file=io.StringIO())
-    for part in parts:
-        console.print(part)
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
 def test_until_fedavgs_best_and_last(tmp_path: Path) -> None:

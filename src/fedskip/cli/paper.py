@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedskip.files import refuse_existing
 from fedskip.input.errors import InputError, unknown
 from fedskip.report.choices import SCORES
 
@@ -47,6 +48,7 @@ def status(
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to draw Figures 1 and 5, as far as they go.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also over pictures that are there.")] = False,
 ) -> None:
     """The paper's tables filled with what there is, beside the published numbers; OUT: by default runs/*."""
     from fedskip.cli.screen import console
@@ -57,11 +59,15 @@ def status(
     if score not in SCORES:
         raise unknown("--score", score, SCORES)
     studies, screen = found(outs), console()
+    names = [*shown(studies)]
+    for name in names:
+        if figures is not None:
+            refuse_existing("--figures", figures / f"{name}.svg", force)
     for sheet in tables(studies, score):
         screen.print(sheet)
     for part in table4(studies, None):
         screen.print(part)
-    picture([*shown(studies)], studies, figures)
+    picture(names, studies, figures)
 
 
 def picture(names: list[str], studies: list[Results], folder: Path | None) -> None:

@@ -130,7 +130,9 @@ class Dataset:
         Where there are no classes, there is an output for each number of a target. If they are single whole
         numbers, they may be classes of which nobody said how many there are.
         """
-        x, y = self.samples.take(torch.zeros(1, dtype=torch.long))
+        held = getattr(self.samples, "x", None)
+        device = held.device if isinstance(held, Tensor) else "cpu"
+        x, y = self.samples.take(torch.zeros(1, dtype=torch.long, device=device))
         outputs = self.classes
         if outputs is None and (y.is_floating_point() or y.dim() > 1):
             outputs = y[0].numel()

@@ -26,9 +26,8 @@ def make(model: Model, sizes: Mapping[str, int], init: str | None, seed: int, pu
     each seed. A model by name gets from `sizes`, the data's, what it takes and was not given. `init` names a
     file of weights that replace the random ones.
     """
-    own = (
-        isinstance(model, Mapping) and is_own(model["name"]) and _load(model["name"])
-    )  # imports may draw, too
+    name = model["name"] if isinstance(model, Mapping) else ""
+    own = _load(name) if is_own(name) else None  # out here: what is imported may draw
     with torch_scope(seed, purpose):
         if isinstance(model, nn.Module):
             module = copy.deepcopy(model)

@@ -20,7 +20,7 @@ from fedskip.files import digest, write_bytes
 from fedskip.input.errors import InputError
 
 KEEP = 2
-HISTORY = "history"  # among the tensors, all others of which have a run's name before theirs
+RECORDED = "recorded"  # among the tensors, all others of which have a run's name before theirs
 
 
 def save_checkpoint(
@@ -33,7 +33,7 @@ def save_checkpoint(
 ) -> Path:
     """Write the state of a setting after a round, and what it has recorded so far."""
     text = torch.frombuffer(bytearray(zlib.compress(history.encode(), 1)), dtype=torch.uint8)
-    tensors = {**tensors, HISTORY: text}
+    tensors = {**tensors, RECORDED: text}
     own = {name: t.detach().cpu().clone(memory_format=contiguous_format) for name, t in tensors.items()}
     content = save(own, metadata={"notes": json.dumps(notes)})
     path = folder / f"{setting}.{round:06d}.{digest(content)}.safetensors"
@@ -66,11 +66,13 @@ def read_notes(path: Path) -> dict[str, Any]:
         return _notes(path, length + file.read(header))
 
 
-def read_history(path: Path) -> str:
-    """What had been recorded when a checkpoint was written."""
+def read_history(path: Path) -> str | None:
+    """What had been recorded when a checkpoint was written; None if that is older than this was kept."""
     try:
         with safe_open(path, framework="pt") as file:
-            return zlib.decompress(file.get_tensor(HISTORY).numpy().tobytes()).decode()
+            if RECORDED not in file.keys():  # noqa: SIM118
+                return None
+            return zlib.decompress(file.get_tensor(RECORDED).numpy().tobytes()).decode()
     except (SafetensorError, zlib.error, ValueError):
         raise damaged(path, "its history cannot be read") from None
 

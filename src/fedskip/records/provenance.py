@@ -79,7 +79,9 @@ class Folder:
         history.table.rows = [row for row in history.table if row["setting"] in names]
         for name in names:
             for round, file in found(self.path / "checkpoints", name)[-1:]:
-                history.recover(name, round, read_history(file))
+                recorded = read_history(file)
+                if recorded is not None:
+                    history.recover(name, round, recorded)
 
     def refuse_taken(self, study: Facts) -> None:
         """Refuse to begin a study in a folder that holds one, parts of one, or anything else."""
@@ -187,7 +189,7 @@ def compare(before: Facts, now: Facts, out: Path) -> None:
     changes = [
         f"{key} was {one.get(key)!r} and is {other.get(key)!r}"
         for key in sorted({*one, *other})
-        if one.get(key) != other.get(key) and (key in one or not key.startswith("data."))  # older: fewer
+        if one.get(key) != other.get(key)
     ]
     if changes:
         raise InputError(

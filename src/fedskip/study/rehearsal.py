@@ -119,14 +119,20 @@ def _transform(field: str, transform: Callable[..., Tensor] | None, inputs: Tens
 
 def _repeat(task: Task, module: nn.Module, inputs: Tensor) -> None:
     """Refuse a module that remembers in Python what engines do not know of."""
-    state, outputs = copy.deepcopy(module.state_dict()), []
+    state, outputs = {name: tensor.detach().clone() for name, tensor in _tensors(module)}, []
     for _ in range(2):
-        module.load_state_dict(state)
         with torch.no_grad():
+            for name, tensor in _tensors(module):
+                tensor.copy_(state[name])
             outputs.append(task.arithmetic.compute(module, inputs))
     if not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-5):
         fix = "keep what it is to remember in buffers of floating-point numbers, which travel with the model"
         raise InputError("model", "must give the same for the same inputs and weights", fix=fix)
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """All of a module's, also buffers that are part of no `state_dict`."""
+    return [*module.named_parameters(), *module.named_buffers()]
 
 
 def _check_labels(prepared: Prepared, scores: int) -> None:
@@ -190,10 +196,11 @@ def _compare(prepared: Prepared, job: Job, streams: int) -> None:
     One that assigns to its buffers, say: the loop sees them change, a stack does not. It is tried in float64,
     or, where the module insists on another precision, in float32.
     """
-    task, x = _in_fp64(prepared.task), job.x[0].double()
+    x = job.x[0].double()
     try:
+        task = _in_fp64(prepared.task)
         alone, stacked = _both(task, replace(job, x=job.x.double()), streams)
-    except Exception:  # whatever a module in float64 may raise that it does not in float32
+    except Exception:  # whatever a module in float64 may raise that it does not in float32; or the memory
         task, x = replace(prepared.task, arithmetic=Arithmetic("fp32")), job.x[0]
         alone, stacked = _both(task, job, streams)
     alone, stacked = alone - x, stacked - x
