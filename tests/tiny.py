@@ -19,7 +19,20 @@ from fedskip.engine import Engine, Job, Local, Plan, Stacked, Task, Trained
 from fedskip.engine.local import Route, route
 from fedskip.engine.task import Preparing, Told
 from fedskip.federation import Clients, Outcome, Run, Server
-from fedskip.methods import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
+from fedskip.methods import (
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedNova,
+    FedProx,
+    Median,
+    Method,
+    Moon,
+    NormBounded,
+    Scaffold,
+    TrimmedMean,
+)
 from fedskip.methods.base import State
 from fedskip.models import build, key_dropout
 from fedskip.models.measures import Measure, accuracy, cross_entropy
@@ -39,6 +52,9 @@ METHODS: list[Method] = [
     FedDyn(alpha=0.3),
     FedAvgM(),
     FedAdam(),
+    TrimmedMean(),
+    Median(),
+    NormBounded(factor=0.5),
 ]
 
 

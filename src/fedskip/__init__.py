@@ -17,12 +17,15 @@ _NAMES = {
     "contract": ("check_method",),
     "data": ("Arrays", "Dataset", "Partition", "partition"),
     "input.errors": ("InputError",),
-    "methods": ("FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "Method", "Moon", "Scaffold"),
+    "methods": (
+        "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "Median", "Method", "Moon",
+        "NormBounded", "Scaffold", "TrimmedMean",
+    ),
     "models.weights": ("load",),
     "report.results": ("Results",),
     "report.trackers": ("Tracker",),
     "study": ("Study",),
-}
+}  # fmt: skip
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {module.name for module in pkgutil.iter_modules(__path__)}
 
@@ -41,9 +44,12 @@ if TYPE_CHECKING:
     from fedskip.methods import FedDyn as FedDyn
     from fedskip.methods import FedNova as FedNova
     from fedskip.methods import FedProx as FedProx
+    from fedskip.methods import Median as Median
     from fedskip.methods import Method as Method
     from fedskip.methods import Moon as Moon
+    from fedskip.methods import NormBounded as NormBounded
     from fedskip.methods import Scaffold as Scaffold
+    from fedskip.methods import TrimmedMean as TrimmedMean
     from fedskip.models.weights import load as load
     from fedskip.report.results import Results as Results
     from fedskip.report.trackers import Tracker as Tracker

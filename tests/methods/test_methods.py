@@ -18,7 +18,20 @@ from torch import Tensor, nn
 from fedskip.data import Arrays
 from fedskip.engine import Local, Loop, Stacked, Task
 from fedskip.federation import Outcome, Run
-from fedskip.methods import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
+from fedskip.methods import (
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedNova,
+    FedProx,
+    Median,
+    Method,
+    Moon,
+    NormBounded,
+    Scaffold,
+    TrimmedMean,
+)
 from fedskip.models import build
 from fedskip.models.measures import contrast_loss
 from fedskip.rng import stream, torch_scope
@@ -231,6 +244,22 @@ class FedAdamByHand(ByHand):
         return x, x
 
 
+class UniformByHand(ByHand):
+    """Of two slots, a trimmed mean and a median are the mean; test_robust.py has more slots."""
+
+    def merge(self, w: Vector, p: Vector, a: Vector) -> tuple[Vector, Vector]:
+        return w.mean(0), w.mean(0)
+
+
+class NormBoundedByHand(ByHand):
+    def merge(self, w: Vector, p: Vector, a: Vector) -> tuple[Vector, Vector]:
+        d = w - self.x
+        norm = np.sqrt((d**2).sum(1))
+        bound = 0.5 * norm.min()  # the lower of two
+        x = self.x + p @ (d * (bound / norm)[:, None])
+        return x, x
+
+
 BY_HAND: dict[Method, type[ByHand]] = {
     FedAvg(): ByHand,
     FedProx(mu=0.5): FedProxByHand,
@@ -241,6 +270,9 @@ BY_HAND: dict[Method, type[ByHand]] = {
     FedDyn(alpha=0.3): FedDynByHand,
     FedAvgM(): FedAvgMByHand,
     FedAdam(): FedAdamByHand,
+    TrimmedMean(): UniformByHand,
+    Median(): UniformByHand,
+    NormBounded(factor=0.5): NormBoundedByHand,
 }
 PAIRS = [(method, BY_HAND[method]) for method in METHODS]
 
@@ -489,7 +521,7 @@ def test_moon_differs_from_fedavg_only_once_a_client_comes_back() -> None:
 
 
 def test_only_methods_without_memory_run_ahead() -> None:
-    assert all(method().sync == "period" for method in (FedAvg, FedProx, FedNova, FedAvgM, FedAdam))
+    assert all(method().sync == "period" for method in (FedAvg, FedProx, FedNova, FedAvgM, FedAdam, Median))
     assert all(method().sync == "round" for method in (Scaffold, Moon, FedDyn))
 
 

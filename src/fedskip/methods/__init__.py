@@ -18,6 +18,7 @@ from fedskip.methods.fedopt import FedAdam, FedAvgM
 from fedskip.methods.fedprox import FedProx
 from fedskip.methods.grammar import parse, parse_many, registry, text
 from fedskip.methods.moon import Moon
+from fedskip.methods.robust import Median, NormBounded, TrimmedMean
 from fedskip.methods.scaffold import Scaffold
 from fedskip.methods.terms import Contrast, Terms
 
@@ -32,12 +33,15 @@ __all__ = [
     "FedNova",
     "FedProx",
     "Federation",
+    "Median",
     "Merged",
     "Method",
     "Moon",
+    "NormBounded",
     "Scaffold",
     "State",
     "Terms",
+    "TrimmedMean",
     "Visit",
     "parse",
     "parse_many",

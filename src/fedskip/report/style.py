@@ -17,6 +17,7 @@ KNOWN = {
     "FedAvg": ("#6b6b6b", "o"), "FedProx": ("#e69f00", "s"), "SCAFFOLD": ("#009e73", "^"),
     "MOON": ("#cc79a7", "D"), "FedNova": ("#56b4e9", "v"), "FedDyn": ("#d55e00", "P"),
     "FedAvgM": ("#a08c00", "X"), "FedAdam": ("#8c564b", "*"),
+    "TrimmedMean": ("#4d7c0f", "<"), "Median": ("#0f766e", ">"), "NormBounded": ("#7c3aed", "p"),
 }  # fmt: skip
 OTHERS = ("#7f3c8d", "#11a579", "#b5651d", "#3969ac", "#80ba5a", "#e73f74")  # for a user's own
 MARKERS = ("<", ">", "p", "h", "d", "8", "H", "1", "2", "3", "4", "+", "x")
