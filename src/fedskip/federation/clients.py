@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskip.engine.handed import Handing
 from fedskip.engine.local import Route
 from fedskip.federation.server import Orders, Replies, Saved
 from fedskip.input.errors import InputError
@@ -66,9 +67,11 @@ class Clients:
         sizes: np.ndarray,
         route: Callable[[int, int, int], Route],
         like: Tensor,
+        handing: Handing | None = None,
     ) -> None:
-        """`route(key, client, round)` gives the steps of a visit."""
+        """`route(key, client, round)` gives the steps of a visit; `handing` changes what it hands on."""
         self.method, self.layout, self.sizes, self.route = method, layout, sizes, route
+        self.handing = handing
         self.omega = sizes * (len(sizes) / sizes.sum())
         width = {"trainable": layout.trainable, "model": layout.size}
         self.memory = Memory({name: width[kind] for name, kind in method.remembers.items()}, like)
@@ -90,6 +93,8 @@ class Clients:
     def end(self, orders: Orders, routes: Sequence[Route], y: Tensor, loss: Tensor) -> Replies:
         """What the clients send back after their models have become y (k, P); they remember the rest."""
         d = self.layout.trainable
+        if self.handing is not None:
+            y = self.handing(orders.clients, orders.keys, orders.x, y)
         memory, visit = self._facts(orders, routes)
         kept, upload = self.method.end(orders.x[:, :d], y[:, :d], memory, orders.sent, visit)
         declared = {name for name, kind in self.method.remembers.items() if kind != MODEL}

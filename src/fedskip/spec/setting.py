@@ -20,6 +20,7 @@ from typing import Any, Literal, get_type_hints
 import numpy as np
 
 from fedskip.data.base import Dataset
+from fedskip.engine.handed import Attack, Privacy
 from fedskip.engine.local import Local
 from fedskip.files import fitting
 from fedskip.input.errors import InputError, require, unknown, unknown_key
@@ -61,6 +62,8 @@ class Setting:
     partition_seed: int | None = None  # None: the run's seed
     validation: float = 0.0  # fraction of the training data held out to choose `best` by
     init: str | None = None  # a file of pretrained weights
+    privacy: Privacy | None = None  # noise on what a client hands on
+    attack: Attack | None = None  # clients that hand on harm
     loss: str | Callable[..., Any] = "cross_entropy"
     metric: str | Callable[..., Any] = "accuracy"
     eval_every: int = 1
@@ -284,7 +287,30 @@ def _target(target: Any) -> float | str | None:
     return str(target)
 
 
+def _part(key: str, made: type) -> Callable[[Any], Any]:
+    """Makes one of the small dataclasses of a setting from a mapping."""
+    fields = dataclasses.fields(made)
+
+    def make(value: Any) -> Any:
+        if value is None or isinstance(value, made):
+            return value
+        needed = [field.name for field in fields if field.default is dataclasses.MISSING]
+        example = ", ".join(f"{name}: 1" for name in needed or [fields[0].name])
+        require(key, isinstance(value, Mapping), f"must be a mapping such as {{{example}}}", value)
+        for name in value:
+            if name not in [field.name for field in fields]:
+                raise unknown_key(f"{key}.{name}", [f"{key}.{field.name}" for field in fields])
+        written = {name: inner for name, inner in value.items() if inner is not None}
+        for name in needed:
+            require(f"{key}.{name}", name in written, "is missing", ..., f"write {key}: {{{example}}}")
+        return made(**written)
+
+    return make
+
+
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
+    "attack": _part("attack", Attack),
+    "privacy": _part("privacy", Privacy),
     "local": _local,
     "methods": lambda methods: tuple(parse_many(methods)),
     "seeds": _seeds,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from fedskip.data.partitions import KINDS
+from fedskip.engine.handed import Attack, Privacy
 from fedskip.engine.local import Local
 from fedskip.input.errors import InputError, require, unknown_key
 from fedskip.input.fit import MOST, fit_all
@@ -163,7 +164,7 @@ def _written(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as a file has them; None is left out."""
     found = {}
     for key, value in values.items():
-        if isinstance(value, Local):
+        if isinstance(value, Local | Privacy | Attack):
             value = dataclasses.asdict(value)
         elif key == "methods":
             value = [text(method) for method in value]

@@ -13,6 +13,7 @@ from fedskip.data.base import Dataset
 from fedskip.data.division import Division, divide
 from fedskip.data.pools import Pool, Pools
 from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.handed import Handing
 from fedskip.engine.local import Route, route
 from fedskip.engine.task import Task
 from fedskip.federation import Clients, Run, Server
@@ -96,12 +97,28 @@ class Prepared:
         )  # fmt: skip
         return Run(
             server,
-            Clients(method, layout, clients.sizes, functools.partial(self.routes, seed), x),
+            Clients(
+                method, layout, clients.sizes, functools.partial(self.routes, seed), x, self._handing(seed)
+            ),
             name=setting.run_name(method, seed),
             look_every=setting.eval_every,
             last=setting.rounds,
             keep_slots=setting.slot_accuracy,
         )
+
+    def _handing(self, seed: int) -> Handing | None:
+        """What the clients of a seed do to a model before they hand it on, if anything."""
+        setting, task = self.setting, self.task
+        if setting.privacy is None and setting.attack is None:
+            return None
+        if setting.privacy is not None and any(b.is_floating_point() for b in task.module.buffers()):
+            rule = "cannot be had with a model that has buffers (BatchNorm): they would leave without noise"
+            raise InputError("privacy", rule, fix="use a model without them, as with GroupNorm")
+        if setting.privacy is not None:
+            setting.privacy.epsilon(1)  # refuses where it cannot be counted
+        clients = len(self.division(seed).clients)
+        poisoners = setting.attack.poisoners(seed, clients) if setting.attack else ()
+        return Handing(task.layout.trainable, setting.privacy, setting.attack, poisoners)
 
     def runs(self, *, first: bool = False) -> Iterator[Run]:
         """All runs of the setting, or those of its first seed, one at a time."""
