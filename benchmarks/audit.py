@@ -1,0 +1,169 @@
+"""What can a curious client learn from the model that it receives? Membership inference by loss.
+
+    python benchmarks/audit.py femnist --rounds 200 --seeds 3 --out benchmarks/results/audit-femnist.csv
+    python benchmarks/audit.py cifar10 --rounds 100 --out benchmarks/results/audit-cifar10.csv
+
+With skipping, a client receives the very model that another client has just trained; without, a merged one.
+The client guesses that a sample with a small loss was among the training samples of the client who had the
+model before (Yeom et al., Privacy Risk in Machine Learning, CSF 2018). The table says how well that works:
+
+- auc: the chance that a training sample of that client has a smaller loss than a sample which nobody trained
+  on; 0.5 is guessing. A mean over visits, within each of which the samples come from the same writer
+  (femnist), or have the same mix of classes (cifar10).
+- tpr: the share of training samples that are found, over all visits, where 1 % of the others are mistaken for
+  one.
+- ago: 1 is the client who had the model just before; 2 the one before it, and so on. Without skipping it is
+  whoever trained a model that went into the merge, so many rounds ago.
+
+`noise` is `fedskip(period=...)` with `privacy: {clip, sigma}`, as the options say. All at the last round of a
+period before its merge, after a third of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedskip.bench.contestants import setting_of
+from fedskip.federation import Run, train
+from fedskip.files import write_text
+from fedskip.models.measures import Measure
+from fedskip.records.table import Row, Table
+from fedskip.rng import stream
+from fedskip.study.engines import make_engine
+from fedskip.study.prepare import Prepared
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "femnist": {"data": "femnist", "model": "cnn-femnist", "clients": 180, "cohort": 10},
+    "cifar10": {
+        "data": "cifar10", "model": "cnn", "partition": {"kind": "dirichlet", "beta": 0.5}, "clients": 10,
+        "cohort": 10,
+    },
+    "synthetic": {"data": "synthetic", "model": {"name": "mlp", "hidden": [64]}, "cohort": 10},
+}  # fmt: skip
+COLUMNS = ("data", "method", "seeds", "rounds", "ago", "visits", "auc", "spread", "tpr", "accuracy")
+
+
+def measured(prepared: Prepared, by: Measure, model: torch.Tensor, index: np.ndarray) -> np.ndarray:
+    """The loss or the metric of one model (P,) on some samples."""
+    task, found = prepared.task, []
+    module = copy.deepcopy(task.module).eval()
+    task.layout.load(module, model)
+    with torch.no_grad():
+        for part in torch.as_tensor(index, device=model.device).split(2000):
+            x, y = task.samples.take(part)
+            found.append(by(module(task.test_transform(x) if task.test_transform else x), y))
+    return np.asarray(torch.cat(found).cpu())
+
+
+def strangers(prepared: Prepared, seed: int, members: np.ndarray) -> np.ndarray:
+    """Test samples of the same writer; where samples have no owner, of the same mix of classes."""
+    data, test = prepared.dataset, prepared.division(seed).test
+    if data.owner is not None:
+        return test[data.owner[test] == data.owner[members[0]]]
+    labels = prepared.task.samples.y.cpu().numpy()  # type: ignore[attr-defined]
+    shuffled = stream(seed, "audit").permutation(test)
+    mine, classes = np.bincount(labels[members]), labels[shuffled]
+    share = min(1.0, min(np.bincount(classes)[c] / mine[c] for c in np.flatnonzero(mine)))
+    return np.concatenate([shuffled[classes == c][: int(share * mine[c])] for c in np.flatnonzero(mine)])
+
+
+def auc(members: np.ndarray, others: np.ndarray) -> float:
+    """The chance that a member has the smaller loss (Mann-Whitney; ties count half)."""
+    below = np.searchsorted(np.sort(members), others, "left")
+    upto = np.searchsorted(np.sort(members), others, "right")
+    return float((below + upto).sum() / 2 / len(members) / len(others))
+
+
+def found_at(members: np.ndarray, others: np.ndarray, false: float = 0.01) -> float:
+    """The share of members whose loss is below all but a share `false` of the others'."""
+    return float((members < np.quantile(others, false)).mean())
+
+
+def guesses(prepared: Prepared, run: Run, back: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(ago, losses of members, losses of others) for each model that is sent out next."""
+    server, seed = run.server, run.server.seed
+    received = server.orders(run.round).x
+    for ago in range(1, back + 1):
+        for slot, client in enumerate(server.cohort(run.round - ago)):
+            members = prepared.division(seed).clients[int(client)]
+            others = strangers(prepared, seed, members)
+            if len(others):
+                a, b = (
+                    measured(prepared, prepared.task.loss, received[slot], one) for one in (members, others)
+                )
+                yield ago, a, b
+
+
+def accuracy(prepared: Prepared, run: Run) -> float:
+    """Of the mean of what the slots hold."""
+    test = prepared.division(run.server.seed).test
+    return float(measured(prepared, prepared.task.metric, run.server.w.mean(0), test).mean())
+
+
+def audit(name: str, keys: dict[str, Any], label: str, rounds: int, period: int) -> list[Row]:
+    """One method, all seeds."""
+    prepared, machine = setting_of(SETTINGS[name] | keys | {"rounds": rounds})
+    runs = list(prepared.runs())
+    engine = make_engine(prepared, machine, runs)
+    seen: dict[int, list[tuple[float, np.ndarray, np.ndarray]]] = {ago: [] for ago in range(1, period)}
+    for stop in range(period - 1, rounds + 1, period):
+        for _ in train(engine, runs, stop):
+            pass
+        if stop < rounds // 3:
+            continue
+        for run in runs:
+            for ago, members, others in guesses(prepared, run, period - 1):
+                seen[ago].append((auc(members, others), members, others))
+    right = float(np.mean([accuracy(prepared, run) for run in runs]))
+    rows = []
+    for ago, visits in seen.items():
+        aucs = np.array([one for one, *_ in visits])
+        members, others = (np.concatenate(pool) for pool in list(zip(*visits, strict=True))[1:])
+        rows.append({
+            "data": name, "method": label, "seeds": len(runs), "rounds": rounds, "ago": ago,
+            "visits": len(visits), "auc": round(float(aucs.mean()), 4),
+            "spread": round(float(aucs.std()), 4), "tpr": round(found_at(members, others), 4),
+            "accuracy": round(right, 4),
+        })  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("data", choices=list(SETTINGS))
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--period", type=int, default=5)
+    parser.add_argument("--clip", type=float, default=1.0)
+    parser.add_argument("--sigma", type=float, nargs="*", default=[0.001, 0.01])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    local = {"batch": 64, "epochs": 10, "small_clients": "short"}
+    keys = {"seeds": chosen.seeds, "device": chosen.device, "local": local}
+    skipping = f"fedskip(period={chosen.period})"
+    plans: list[tuple[str, dict[str, Any]]] = [
+        ("fedavg", {"methods": "fedavg"}),
+        (skipping, {"methods": skipping}),
+    ]
+    for sigma in chosen.sigma:
+        noise = {"methods": skipping, "privacy": {"clip": chosen.clip, "sigma": sigma}}
+        plans.append((f"{skipping} sigma={sigma} clip={chosen.clip}", noise))
+    table = Table(COLUMNS)
+    for label, more in plans:
+        table.rows += audit(chosen.data, keys | more, label, chosen.rounds, chosen.period)
+        print(f"{label} done", flush=True)
+        if chosen.out:
+            write_text(chosen.out, table.csv())
+    print(table)
+
+
+if __name__ == "__main__":
+    main()
