@@ -66,7 +66,7 @@ def strangers(prepared: Prepared, seed: int, members: np.ndarray) -> np.ndarray:
     """Test samples of the same writer; where samples have no owner, of the same mix of classes."""
     data, test = prepared.dataset, prepared.division(seed).test
     if data.owner is not None:
-        return test[data.owner[test] == data.owner[members[0]]]
+        return np.asarray(test[data.owner[test] == data.owner[members[0]]])
     labels = prepared.task.samples.y.cpu().numpy()  # type: ignore[attr-defined]
     shuffled = stream(seed, "audit").permutation(test)
     mine, classes = np.bincount(labels[members]), labels[shuffled]
