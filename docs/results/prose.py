@@ -2,12 +2,13 @@
 
 Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`. Kinds
 are `best`, `last` and `tail` (with their spread over seeds), `gain` (in tail, over FedAvg), `diverged` (runs,
-of how many) and `paper`. All others have names of their own, below.
+of how many) and `paper`; `poison:SETTING:METHOD` is of poison.py. All others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable
 from statistics import fmean, median
 
+from poison import poisoned
 from theory import lines, seconds
 
 from fedskip.paper.beside import SHOWN, gain, published, scores
@@ -23,6 +24,8 @@ def value(name: str, kept: list[Results]) -> str:
     if name in OWN:
         return OWN[name](kept)
     kind, _, rest = name.partition(":")
+    if kind == "poison":
+        return poisoned(rest, kept)
     place, _, method = rest.partition(":")
     column = settings()[place]
     runs = column.runs(kept)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import poison
 import prose
 import theory
 
@@ -32,7 +33,7 @@ from fedskip.report.sheet import Sheet
 
 HERE = Path(__file__).parent
 DOCS, ROOT = HERE.parent, HERE.parent.parent
-PAGES = (HERE / "README.md", DOCS / "claims.md", DOCS / "theory.md", ROOT / "README.md")
+PAGES = (HERE / "README.md", DOCS / "claims.md", DOCS / "theory.md", DOCS / "robust.md", ROOT / "README.md")
 BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n)(.*?)(<!-- /numbers -->)", re.DOTALL)
 INLINE = re.compile(r"(<!--=(\S+?)-->)(.*?)(<!--/-->)")
 
@@ -53,6 +54,7 @@ def written(text: str, kept: list[Results]) -> str:
         "fig5": lambda: fig5_sheet(kept),
         "compose": lambda: compose_sheet(kept),
         "diverged": lambda: diverged_sheet(kept, HERE / "diverged" / "diverged.csv"),
+        "poison": lambda: poison.poison_sheet(kept),
         "not-run": lambda: missing(kept),
         "reach": lambda: reach_sheet(trained, kept),
         "slots": lambda: slots_sheet([c for c in settings().values() if c.table == "slots"], kept),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from fedskip import Arrays, Dataset, InputError
 from fedskip.records.provenance import Folder
 from fedskip.records.table import Row
 from fedskip.report.progress import Course, Progress
-from studies import Net, numbered, study, toy
+from studies import Net, numbered, numbers, study, toy
 
 
 def test_nan_in_the_data(tmp_path: Path) -> None:
@@ -158,3 +160,64 @@ def test_regression_takes_its_sizes_from_the_data(model: Any, tmp_path: Path) ->
     data = numbered()
     results = study(tmp_path / "s", data=data, model=model, rounds=20, **keys).run()
     assert all(row["last"] > -data.samples.labels().var() / 4 for row in results.summary)
+
+
+# --- what clients hand on ------------------------------------------------------------------------------
+
+
+def losses(out: Path, **keys: object) -> np.ndarray:
+    study(out, engine="loop", seeds=1, **keys).run()
+    return np.array([row["test_loss"] for row in numbers(out)])
+
+
+def test_without_noise_a_private_study_is_the_plain_one(tmp_path: Path) -> None:
+    plain = losses(tmp_path / "plain")
+    quiet = losses(tmp_path / "quiet", privacy={"clip": 1e3, "sigma": 1e-9})
+    np.testing.assert_allclose(quiet, plain, rtol=1e-3, atol=1e-4)
+    noisy = losses(tmp_path / "noisy", privacy={"clip": 1e3, "sigma": 1e-4})
+    assert (np.abs(noisy - plain) > 1e-3).mean() > 0.9  # of every method
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"privacy": {"clip": 1.0, "sigma": 0.1}}, {"attack": {"clients": 2, "kind": "noise", "scale": 2.0}}],
+)
+def test_both_engines_hand_on_the_same(keys: dict[str, object], tmp_path: Path) -> None:
+    both = [tmp_path / "loop", tmp_path / "stacked"]
+    for out in both:
+        study(out, engine=out.name, precision="fp64", rounds=4, seeds=1, **keys).run()
+    one, other = ([row["test_loss"] for row in numbers(out)] for out in both)
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_poisoners_do_harm_and_the_file_says_so(tmp_path: Path) -> None:
+    keys = {"methods": "fedavg, median", "rounds": 6, "cohort": 8}
+    honest = losses(tmp_path / "honest", **keys)
+    attack = {"clients": 2, "kind": "flip", "scale": 20.0}
+    harmed = losses(tmp_path / "harmed", attack=attack, **keys)
+    fedavg, median = (harmed - honest)[::2], (harmed - honest)[1::2]
+    assert fedavg[-1] > 2 * abs(median[-1])
+    assert yaml.safe_load((tmp_path / "harmed" / "study.yaml").read_text())["attack"] == attack
+
+
+def test_what_would_leave_without_noise_is_refused(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with pytest.raises(InputError, match="privacy cannot be had with a model that has buffers"):
+        study(tmp_path, model=model, methods="fedavg", privacy={"clip": 1.0, "sigma": 1.0}).run()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"privacy": {"clip": 1}}, "privacy.sigma is missing"),
+        ({"privacy": {"clip": 1, "sigma": 1, "epsilon": 2}}, "privacy.epsilon"),
+        ({"privacy": 3}, "privacy must be a mapping such as {clip: 1, sigma: 1}"),
+        ({"attack": {"kind": "label"}}, "attack.kind must be 'flip' or 'noise'"),
+        ({"attack": {"clients": 9}}, "attack.clients must be <= 8, the number of clients"),
+    ],
+)
+def test_what_is_handed_on_is_checked(keys: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        study(tmp_path, **keys).run()
+    assert not list(tmp_path.iterdir())
