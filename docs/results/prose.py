@@ -2,7 +2,7 @@
 
 Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`. Kinds
 are `best`, `last` and `tail` (with their spread over seeds), `gain` (in tail, over FedAvg), `diverged` (runs,
-of how many) and `paper`; `poison:SETTING:METHOD` is of poison.py. All others have names of their own, below.
+of how many), `broke` (in which rounds), `jump` (the largest drift) and `paper`; `poison:SETTING:METHOD` is of poison.py. All others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,6 +34,13 @@ def value(name: str, kept: list[Results]) -> str:
         return scores(runs[method], words[kind])
     if kind == "gain":
         return gain(runs[method], runs["FedAvg"], "mean_tail")
+    if kind == "broke":
+        return ", ".join(str(row["broke_round"]) for row in runs[method] if row["diverged"])
+    if kind == "jump":
+        results = column.results(kept)
+        assert results is not None
+        histories = results.histories(results.compared[0].name, method)
+        return f"{max(row['drift_mean'] for run in histories for row in run):,.0f}"
     if kind == "diverged":
         return f"{sum(bool(row['diverged']) for row in runs[method])} of {len(runs[method])}"
     assert kind == "paper", name
