@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 METRIC = "accuracy"
 SKIPPING = [f"FedSkip-{period}" for period in (3, 5, 7, 10)]
 PAPER = "#d55e00"  # its colour
+WIDEST = 10.0  # points of a picture to each side
 SHOWN = {"best": "best", "last": "last", "mean_tail": "tail"}
 
 
@@ -101,7 +102,14 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
             seen, y = look(name), number + 0.16 * (step - 1.5)
             label = name if not number else None
             if ours.mean is not None:
-                axes.plot(100 * ours.mean, y, seen.marker, color=seen.colour, markersize=6, label=label)
+                at = min(max(100 * ours.mean, -WIDEST), WIDEST)  # beyond the edge its number is written
+                axes.plot(at, y, seen.marker, color=seen.colour, markersize=6, label=label, clip_on=False)
+                if at != 100 * ours.mean:
+                    axes.annotate(
+                        f"{100 * ours.mean:+.1f}", (at, y), xytext=(9, 0), textcoords="offset points",
+                        va="center", fontsize=8, color=seen.colour,
+                        bbox={"fc": "white", "ec": "none", "pad": 1},
+                    )  # fmt: skip
             if ours.low is not None and ours.high is not None:
                 axes.plot([100 * ours.low, 100 * ours.high], [y, y], color=seen.colour, linewidth=1.6)
             score_, base = column.published.get(name), column.published.get(BASELINE)
@@ -109,6 +117,8 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
                 axes.plot(100 * (score_ - base), y, "D", markersize=5, fillstyle="none", color=PAPER)
     axes.plot([], [], "D", fillstyle="none", color=PAPER, label="the paper")
     axes.axvline(0, color=GREY, linewidth=1)
+    most = min(WIDEST, 1.05 * max(map(abs, axes.dataLim.intervalx)))
+    axes.set_xlim(-most, most)
     axes.set_yticks(range(len(found)), [column.name for column in found])
     axes.invert_yaxis()
     axes.set_xlabel(f"gain over {BASELINE} (points of test accuracy)")
