@@ -96,7 +96,10 @@ class Prepared:
         )  # fmt: skip
         return Run(
             server,
-            Clients(method, layout, clients.sizes, functools.partial(self.routes, seed), x),
+            Clients(
+                method, layout, clients.sizes, functools.partial(self.routes, seed), x,
+                guard=setting.guard == "nonfinite",
+            ),  # fmt: skip
             name=setting.run_name(method, seed),
             look_every=setting.eval_every,
             last=setting.rounds,
