@@ -97,7 +97,11 @@ class Prepared:
         return Run(
             server,
             Clients(
-                method, layout, clients.sizes, functools.partial(self.routes, seed), x,
+                method,
+                layout,
+                clients.sizes,
+                functools.partial(self.routes, seed),
+                x,
                 guard=setting.guard == "nonfinite",
             ),  # fmt: skip
             name=setting.run_name(method, seed),
