@@ -53,18 +53,21 @@ APART = f'when({GROUPS}.Group, "advance", {LATER}, to=os.getppid)', "Kept: toy u
 QUICK = ("data that hear nothing", "training", "the page")
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["here", "apart"])
+@pytest.fixture(scope="module")
 def world(request, preloaded, tmp_path_factory):
-    """A study in one process or two, and what comes out if nobody stops it."""
+    """A study in so many processes, and what comes out if nobody stops it."""
     one = World(preloaded, tmp_path_factory.mktemp("stops"), processes=str(request.param))
     folder = one.fresh()
     one.fine(folder, *RUN)
-    return one, promised(folder / "out"), request.param
+    return one, promised(folder / "out")
+
+
+HERE, SEVERAL = (pytest.mark.parametrize("world", [n], indirect=True) for n in (1, 2))
 
 
 def stop(world, record_property, case, number):
     """Send a signal where the study hangs, and see that it ends in time, with a line, and loses nothing."""
-    one, undisturbed, _ = world
+    one, undisturbed = world
     makes, says = case
     folder, arguments = one.fresh(), (*RUN, "--grace", str(GRACE))
     text = HANG.replace("NUMBER", str(int(number))) + makes + "\n" + COMMAND
@@ -82,18 +85,72 @@ def stop(world, record_property, case, number):
     seen(record_property, "stops", FINE)
 
 
+@HERE
 @pytest.mark.parametrize(
     "where", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in WORKS]
 )
 def test_a_signal_ends_a_study_that_hangs(world, where, record_property):
-    if world[2] > 1:
-        pytest.skip("signals are the parent's business")
     stop(world, record_property, WORKS[where], signal.SIGTERM)
 
 
+@SEVERAL
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_study_in_several_processes_ends_too(world, number, record_property):
     """Both of them send the signal, as where a queue sends it to all that it knows of: it counts once."""
-    if world[2] == 1:
-        pytest.skip("it has one")
     stop(world, record_property, APART, number)
+
+
+CLOSED = f"""
+import fcntl, os, termios
+import {SESSION}
+master, slave = os.openpty()
+fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+for number in (1, 2):
+    os.dup2(slave, number)
+sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+os.close(slave)
+known = {SESSION}.save_checkpoint
+
+def saved(folder, name, round, *given):
+    if round == 4:
+        os.close(master)
+    return known(folder, name, round, *given)
+
+{SESSION}.save_checkpoint = saved
+"""
+IGNORED = f"""
+import signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+import {SESSION}
+known = {SESSION}.save_checkpoint
+
+def saved(*given):
+    signal.raise_signal(signal.SIGHUP)
+    return known(*given)
+
+{SESSION}.save_checkpoint = saved
+"""
+
+
+@HERE
+def test_a_terminal_that_is_closed_stops_a_study_at_a_checkpoint(world):
+    """To write there is an error from then on, which is not the study's."""
+    one, undisturbed = world
+    folder = one.fresh()
+    ended = one.player.play(folder, python=CLOSED + COMMAND.replace("ARGUMENTS", repr(RUN)), limit=30)
+    assert ended.code == 128 + signal.SIGHUP
+    assert [path.name.split(".")[1] for path in sorted((folder / "out/checkpoints").iterdir())][
+        -1
+    ] == "000004"
+    one.finish(folder)
+    assert not one.compare(folder, undisturbed)
+
+
+@HERE
+def test_a_hangup_that_is_ignored_stays_ignored(world):
+    """`nohup fedskip run &` outlives its terminal."""
+    one, undisturbed = world
+    folder = one.fresh()
+    ended = one.player.play(folder, python=IGNORED + COMMAND.replace("ARGUMENTS", repr(RUN)), limit=30)
+    assert (ended.code, ended.err) == (0, "")
+    assert not one.compare(folder, undisturbed)

@@ -55,10 +55,12 @@ def resumable(study: Study, grace: float | None = None) -> Iterator[None]:
         try:
             yield
         except (Interrupted, KeyboardInterrupt) as stop:
+            asked.give_way()
             raise _stopped(study, stop.args[0] if stop.args else signal.SIGINT, stop) from None
         except BrokenPipeError:
             raise
         except (OSError, MemoryError, RuntimeError) as error:
+            asked.give_way()
             known = _lost(error) or trouble(error)
             if known is None and asked.number is not None:  # a compiler, say, got the signal, too
                 raise _stopped(study, asked.number, error) from None

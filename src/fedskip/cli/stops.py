@@ -8,6 +8,7 @@ checkpoint. The exit code is 128 + the signal's number, as shells have it.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import socket
@@ -18,13 +19,14 @@ from types import FrameType
 from fedskip.cli import streams
 from fedskip.study.stops import SIGNALS, Wishes, heard
 
-LAST_WORDS = 1.0  # seconds that they may take, where a disk or a pipe hangs
+AT_MOST = 1.0  # seconds that last words may take, where a disk or a pipe hangs, and a process to end
 
 
 class Asked:
     """The signal that first asked this process to stop."""
 
     number: int | None = None
+    ending = False  # its time is up
     over = False  # the command has ended, and its process is about to
 
     def __init__(self, grace: float | None, last_words: Callable[[], str]) -> None:
@@ -63,12 +65,23 @@ class Asked:
             threading.Event().wait(self.grace)
             self._end(128 + self.number)
 
+    def give_way(self) -> None:
+        """Where the time is up, this is the end of the caller: whatever it meant to say follows from that."""
+        if self.ending:
+            threading.Event().wait()
+
     def _end(self, code: int) -> None:
+        self.ending = True
         if not self.over:
             say = threading.Thread(target=self._say, daemon=True)
             say.start()
-            say.join(LAST_WORDS)
-        os._exit(code)  # training processes end with their parent
+            say.join(AT_MOST)
+        children = multiprocessing.active_children()
+        for child in children:  # which hold on to the folder's lock
+            child.kill()
+        for child in children:
+            child.join(AT_MOST)
+        os._exit(code)
 
     def _say(self) -> None:
         shown = "\x1b[?25h" if self.terminals else ""  # progress hides the cursor
