@@ -86,6 +86,7 @@ def make_run(
     fresh: Tensor | None = None,
     look_every: int = 1,
     keep_slots: bool = False,
+    guard: bool = False,
 ) -> Run:
     """A run whose client i owns the pool indices `clients[i]`."""
     x = task.layout.pack(task.module)
@@ -99,7 +100,7 @@ def make_run(
         method, x, task.layout, clients=len(clients), slots=slots, seed=seed, policy=policy,
         fresh=lambda: x if fresh is None else fresh,
     )  # fmt: skip
-    both = Clients(method, task.layout, sizes, routes, x)
+    both = Clients(method, task.layout, sizes, routes, x, guard=guard)
     return Run(server, both, look_every=look_every, keep_slots=keep_slots)
 
 

@@ -102,7 +102,9 @@ def test_resume_passes_on_how_to_go_on(quickstart, monkeypatch):
     assert asked == [{"rounds": 4, "anyway": True, "trackers": []}]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 def test_a_signal_stops_at_a_checkpoint_and_the_way_on_is_said(number, tmp_path):
     out = tmp_path / "long"
     command = [FEDSKIP, "run", "--methods", "fedavg", *SMALL, "--set", "settings=", "--out", str(out)]
@@ -114,7 +116,7 @@ def test_a_signal_stops_at_a_checkpoint_and_the_way_on_is_said(number, tmp_path)
             time.sleep(0.05)
         os.killpg(process.pid, number)  # as terminals and queues do: training processes get it, too
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number, "as shells have it, and scripts of queues test"
     assert said == f"Stopped at a checkpoint. Go on with: fedskip resume {out}\n"
 
 

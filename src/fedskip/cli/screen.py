@@ -1,6 +1,7 @@
 """A study on the terminal: its progress, its table, and how to go on if it stops."""
 
 import os.path
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,6 +9,7 @@ from contextlib import contextmanager, suppress
 import typer
 from rich.console import Console
 
+from fedskip.cli.stops import stoppable
 from fedskip.cli.trouble import in_words, trouble
 from fedskip.records.checkpoint import found
 from fedskip.report import reach
@@ -40,34 +42,53 @@ def close(results: Results) -> None:
 
 
 @contextmanager
-def resumable(study: Study) -> Iterator[None]:
-    """Tells a user whose study stops what was kept, and how to go on."""
-    try:
-        yield
-    except (Interrupted, KeyboardInterrupt) as stop:
-        message = "Stopped before the study began; nothing was written."
-        if (study.out / "study.yaml").exists():
-            message = "Stopped before the first checkpoint. Begin again"
-            if isinstance(stop, Interrupted):
-                message = "Stopped at a checkpoint. Go on"
-            elif any((study.out / "checkpoints").glob("*")):
-                message = "Stopped at once; the last checkpoint is kept. Go on"
-            message += f" with: fedskip resume {study.out}"
-        typer.secho(message, fg="yellow", err=True)
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        raise
-    except (OSError, MemoryError, RuntimeError) as error:
-        killed = (
-            (f"{error}; perhaps the memory ran out", "free some") if isinstance(error, ProcessEnded) else None
-        )
-        known = killed or trouble(error)
-        if known is None:
+def resumable(study: Study, grace: float | None = None) -> Iterator[None]:
+    """Tells a user whose study stops what was kept, and how to go on.
+
+    `grace`: seconds after a signal in which it has stopped, at a checkpoint or not.
+    """
+
+    def last_words() -> str:
+        return in_words(f"Stopped {grace:g} s after the signal, between checkpoints", *kept(study))
+
+    with stoppable(grace, last_words) as asked:
+        try:
+            yield
+        except (Interrupted, KeyboardInterrupt) as stop:
+            asked.give_way()
+            raise _stopped(study, stop.args[0] if stop.args else signal.SIGINT, stop) from None
+        except BrokenPipeError:
             raise
-        (what, fix), (safe, command) = known, kept(study)
-        words = [what, safe, *([LESS] if "memory" in what else ()), f"{fix}, then {command}"]
-        typer.secho(f"error: {in_words(*words)}", fg="red", err=True)
-        raise typer.Exit(1) from None
+        except (OSError, MemoryError, RuntimeError) as error:
+            asked.give_way()
+            known = _lost(error) or trouble(error)
+            if known is None and asked.number is not None:  # a compiler, say, got the signal, too
+                raise _stopped(study, asked.number, error) from None
+            if known is None:
+                raise
+            (what, fix), (safe, command) = known, kept(study)
+            words = [what, safe, *([LESS] if "memory" in what else ()), f"{fix}, then {command}"]
+            typer.secho(f"error: {in_words(*words)}", fg="red", err=True)
+            raise typer.Exit(1) from None
+
+
+def _lost(error: BaseException) -> tuple[str, str] | None:
+    """What is the matter, and what helps, where a training process was lost."""
+    return (f"{error}; perhaps the memory ran out", "free some") if isinstance(error, ProcessEnded) else None
+
+
+def _stopped(study: Study, number: int, stop: BaseException) -> typer.Exit:
+    """Say where a signal has stopped a study, and how to go on; gives the exit."""
+    message = "Stopped before the study began; nothing was written."
+    if (study.out / "study.yaml").exists():
+        message = "Stopped before the first checkpoint. Begin again"
+        if isinstance(stop, Interrupted):
+            message = "Stopped at a checkpoint. Go on"
+        elif any((study.out / "checkpoints").glob("*")):
+            message = "Stopped at once; the last checkpoint is kept. Go on"
+        message += f" with: fedskip resume {study.out}"
+    typer.secho(message, fg="yellow", err=True)
+    return typer.Exit(128 + number)
 
 
 def kept(study: Study) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 
 import typer
 
@@ -26,6 +27,13 @@ def open_closed() -> None:
 def discard() -> None:
     """Send what is still printed nowhere: nobody reads it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def hang_up(terminals: Iterable[int]) -> None:
+    """Send what is still printed to a terminal nowhere: it was closed, and to write there is an error."""
+    with open(os.devnull, "w") as nowhere:
+        for number in terminals:
+            os.dup2(nowhere.fileno(), number)
 
 
 def flush(code: int) -> int:

@@ -8,6 +8,13 @@ import typer
 from fedskip.input.errors import InputError, require
 from fedskip.report.choices import TRACKERS
 
+LONGEST = 1_000_000  # seconds of grace
+Grace = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", help="After a signal to stop: end by then, whether a checkpoint has come or not."
+    ),
+]
 Track = Annotated[
     list[str] | None,
     typer.Option("--track", metavar="NAME", help=f"{', '.join(TRACKERS)}, or MODULE:CLASS; may be repeated."),
@@ -19,6 +26,11 @@ def folder(text: str | None, option: str = "--out") -> Path | None:
     require(option, text is None or bool(text.strip()), "must not be empty", text, "write . for this folder")
     require(option, "\0" not in (text or ""), "must not hold a NUL", text)
     return None if text is None else Path(text)
+
+
+def check_grace(grace: float | None) -> None:
+    rule, fix = f"must be from 0 to {LONGEST:,} seconds", "leave it out to wait for the next checkpoint"
+    require("--grace", grace is None or 0 <= grace <= LONGEST, rule, grace, fix)
 
 
 def run(
@@ -46,6 +58,7 @@ def run(
         str | None, typer.Option(help="Of complexity: cnn,perceptron,... Without it, all five.")
     ] = None,
     track: Track = None,
+    grace: Grace = None,
 ) -> None:
     """Run a study: quickstart, one of the paper's, a file, or a data set's defaults (--set data.name=...)."""
     from fedskip.cli.chosen import chosen
@@ -56,12 +69,13 @@ def run(
     from fedskip.spec import Tree, assigned, build
     from fedskip.study import Study
 
+    check_grace(grace)
     keys = {"methods": methods, "rounds": rounds, "seeds": seeds, "engine": engine, "device": device}
     given = {key: value for key, value in keys.items() if value is not None}
     require("--models", models is None or study == "complexity", "is only for complexity", models)
     if study in COMPUTED:
-        others = {"scale": scale, "set": assignments, "track": track}
-        for key, value in (given | {key: value for key, value in others.items() if value}).items():
+        others = {"scale": scale, "set": assignments or None, "track": track or None, "grace": grace}
+        for key, value in (given | {key: v for key, v in others.items() if v is not None}).items():
             raise InputError(f"--{key}", f"is not for {study}, which is computed", value, "leave it out")
         compute(study, sources, folder(out), models)
         return
@@ -73,7 +87,7 @@ def run(
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
     trackers = [tracker(name, "--track") for name in track or ()]
     new = Study(folder(out), spec=build(chosen(study, over, scale)))
-    with resumable(new), live(new) as progress:
+    with resumable(new, grace), live(new) as progress:
         results = new.run(progress, trackers=trackers)
     close(results)
     picture([(study or "").partition("/")[0]], [results], results.out / "figures")
@@ -88,6 +102,7 @@ def resume(
         bool, typer.Option("--anyway", help="Also where a library or the machine has changed.")
     ] = False,
     track: Track = None,
+    grace: Grace = None,
 ) -> None:
     """Go on with a study from its last checkpoint."""
     from fedskip.cli.screen import close, live, resumable
@@ -95,6 +110,7 @@ def resume(
     from fedskip.report.trackers.audience import tracker
     from fedskip.study import Study
 
+    check_grace(grace)
     trackers = [tracker(name, "--track") for name in track or ()]
     study = Study.load(out)
     if rounds is None and not trackers and study.is_finished():
@@ -104,6 +120,6 @@ def resume(
             study.folder.clear()
             write_report(results)
     else:
-        with resumable(study), live(study) as progress:
+        with resumable(study, grace), live(study) as progress:
             results = study.resume(progress, rounds=rounds, anyway=anyway, trackers=trackers)
     close(results)

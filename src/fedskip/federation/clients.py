@@ -67,11 +67,17 @@ class Clients:
         sizes: np.ndarray,
         route: Callable[[int, int, int], Route],
         like: Tensor,
+        *,
+        guard: bool = False,
         handing: Handing | None = None,
     ) -> None:
-        """`route(key, client, round)` gives the steps of a visit; `handing` changes what it hands on."""
+        """`route(key, client, round)` gives the steps of a visit.
+
+        `guard`: a client whose visit ends in NaN or infinity forgets it, and sends no reply.
+        `handing`: what a client does to a model before it hands it on.
+        """
         self.method, self.layout, self.sizes, self.route = method, layout, sizes, route
-        self.handing = handing
+        self.guard, self.handing = guard, handing
         self.omega = sizes * (len(sizes) / sizes.sum())
         width = {"trainable": layout.trainable, "model": layout.size}
         self.memory = Memory({name: width[kind] for name, kind in method.remembers.items()}, like)
@@ -92,9 +98,21 @@ class Clients:
 
     def end(self, orders: Orders, routes: Sequence[Route], y: Tensor, loss: Tensor) -> Replies:
         """What the clients send back after their models have become y (k, P); they remember the rest."""
-        d = self.layout.trainable
-        if self.handing is not None:
+        of = _sound(y, loss) if self.guard else None
+        if of is not None:
+            index = on(y.device, of)
+            orders, routes = orders.take(of), [routes[k] for k in of]
+            y, loss = y.index_select(0, index), loss.index_select(0, index)
+        if self.handing is not None and routes:
             y = self.handing(orders.clients, orders.keys, orders.x, y)
+        upload = self._remember(orders, routes, y) if routes else {}
+        steps = np.array([route.steps for route in routes])
+        a = np.array([route.a for route in routes])
+        return Replies(y, upload, self.sizes[orders.clients], steps, a, loss, of)
+
+    def _remember(self, orders: Orders, routes: Sequence[Route], y: Tensor) -> State:
+        """Remember what the method wants of visits that have ended; gives what it sends beside the models."""
+        d = self.layout.trainable
         memory, visit = self._facts(orders, routes)
         kept, upload = self.method.end(orders.x[:, :d], y[:, :d], memory, orders.sent, visit)
         declared = {name for name, kind in self.method.remembers.items() if kind != MODEL}
@@ -103,9 +121,7 @@ class Clients:
             raise InputError("methods", rule, sorted(kept), "`remembers` and `end` must name the same ones")
         kept = kept | {name: y for name, kind in self.method.remembers.items() if kind == MODEL}
         self.memory.keep(orders.clients, kept)
-        steps = np.array([route.steps for route in routes])
-        a = np.array([route.a for route in routes])
-        return Replies(y, upload, self.sizes[orders.clients], steps, a, loss)
+        return upload
 
     def _facts(self, orders: Orders, routes: Sequence[Route]) -> tuple[State, Visit]:
         memory, first = self.memory.recall(orders.clients)
@@ -115,3 +131,9 @@ class Clients:
             if kind == MODEL:  # until it has one, the received: some modules make NaN of all zeros
                 memory[name] = torch.where(visit.first, orders.x, memory[name])
         return memory, visit
+
+
+def _sound(y: Tensor, loss: Tensor) -> np.ndarray | None:
+    """Which visits ended in finite weights and losses; None: all. A GPU has to wait for the answer."""
+    sound = (y.isfinite().all(1) & loss.isfinite()).cpu().numpy()
+    return None if sound.all() else np.flatnonzero(sound)

@@ -24,14 +24,19 @@ class Broke(NamedTuple):
 
     round: int  # counted from 1
     client: int
+    slot: int | None = None  # None: noted before slots were
 
 
 def first_broken(visits: Sequence[Visited]) -> Broke | None:
     """The first of some visits whose training loss was not finite. A GPU has to wait for the answer."""
     if not visits:
         return None
-    fine = torch.cat([loss for *_, loss in visits]).isfinite().cpu().numpy()
-    known = [Broke(round + 1, int(client)) for round, clients, _ in visits for client in clients]
+    fine = torch.cat([some.loss for some in visits]).isfinite().cpu().numpy()
+    known = [
+        Broke(some.round + 1, int(client), int(slot))
+        for some in visits
+        for client, slot in zip(some.clients, some.slots, strict=True)
+    ]
     return min(
         (one for one, ok in zip(known, fine, strict=True) if not ok), key=lambda one: one.round, default=None
     )
@@ -111,10 +116,12 @@ class Run:
     def absorb(self, trained: Trained) -> np.ndarray:
         """Take in visits that have ended; gives their slots."""
         orders, routes = trained.job.orders.take(trained.ks), trained.routes
-        self.server.absorb(orders, self.clients.end(orders, routes, trained.y, trained.loss))
+        replies = self.clients.end(orders, routes, trained.y, trained.loss)
+        self.server.absorb(orders, replies)
         self.steps += sum(route.steps for route in routes)
-        self.visits.append((orders.round, orders.clients, trained.loss))
+        taken = slice(None) if replies.of is None else replies.of
         slots: np.ndarray = orders.slots
+        self.visits.append(Visited(orders.round, slots[taken], orders.clients[taken], replies.loss))
         return slots
 
     def meetings(self, until: int) -> list[int]:

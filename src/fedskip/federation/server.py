@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +22,18 @@ from fedskip.models.vector import Layout, on
 from fedskip.rng import passing, visit_key
 
 FLOAT = 4  # bytes of a number on the wire
+COUNTS = ("merges", "bytes_down", "bytes_up", "set_aside")  # since the start
 
 Saved = tuple[State, dict[str, Any]]  # tensors, and plain numbers for JSON
-Visited = tuple[int, np.ndarray, Tensor]  # a round (0-based), some clients (k,), and their losses (k,)
+
+
+class Visited(NamedTuple):
+    """Visits of a round whose replies were taken in."""
+
+    round: int  # 0-based
+    slots: np.ndarray  # (k,)
+    clients: np.ndarray  # (k,)
+    loss: Tensor  # (k,)
 
 
 def draw_cohort(policy: str, seed: int, round: int, clients: int, slots: int) -> np.ndarray:
@@ -51,7 +60,7 @@ class Orders:
     x: Tensor  # (k, P)
     sent: State  # what the method sends along
 
-    def take(self, ks: Sequence[int]) -> Orders:
+    def take(self, ks: Sequence[int] | np.ndarray) -> Orders:
         """Some of the orders."""
         index = on(self.x.device, ks)
         return replace(
@@ -62,7 +71,11 @@ class Orders:
 
 @dataclass(frozen=True)
 class Replies:
-    """What comes back for some orders, row by row."""
+    """What comes back for some orders, row by row.
+
+    An order may stay without a reply: its client has none to give, or the reply is not accepted. Its slot is
+    then as it was before the visit, and so is all that the server keeps.
+    """
 
     y: Tensor  # (k, P)
     upload: State  # (k, ...) each
@@ -70,6 +83,7 @@ class Replies:
     steps: np.ndarray  # (k,)
     a: np.ndarray  # (k,) see Visit.a
     loss: Tensor  # (k,) summed over the steps
+    of: np.ndarray | None = None  # the orders that they answer, by their places; None: all
 
 
 @dataclass(frozen=True)
@@ -81,13 +95,14 @@ class Outcome:
     evaluated: Tensor | None  # (P,); None: there was no merge, the slots speak for themselves
     broadcast: Tensor | None  # (P,) where it differs from `evaluated`
     slots: Tensor | None  # (K, P) before the merge, where asked for
-    train_loss: Tensor
+    train_loss: Tensor | None  # None: no visit was taken in
     drift_mean: Tensor
     drift_broadcast: Tensor
     bytes_down: int
     bytes_up: int
     final: bool = False  # an extra merge after the last round, outside the schedule
     visits: Sequence[Visited] = ()  # that led to it
+    set_aside: int = 0  # visits without a reply, since the start
 
 
 class Server:
@@ -116,7 +131,7 @@ class Server:
         self.seen = np.zeros(slots)  # samples each slot has seen since the last merge
         self.a = np.zeros(slots)
         self.loss, self.steps = x.new_zeros(slots), np.zeros(slots)
-        self.merges = self.bytes_down = self.bytes_up = 0
+        self.merges = self.bytes_down = self.bytes_up = self.set_aside = 0
 
     def cohort(self, round: int) -> np.ndarray:
         """The clients that the slots visit in a round, (K,)."""
@@ -131,7 +146,14 @@ class Server:
         return Orders(round, which, clients, keys, x, self.method.sends(self.state))
 
     def absorb(self, orders: Orders, replies: Replies) -> None:
-        """Take in what came back. An order without a reply leaves its slot as it was."""
+        """Take in what came back. An order without a reply leaves its slot as it was, and is counted."""
+        model, visits = self.layout.size, len(orders.slots)
+        self.bytes_down += FLOAT * visits * (model + sum(t.numel() for t in orders.sent.values()))
+        if replies.of is not None:
+            self.set_aside += visits - len(replies.of)
+            orders, visits = orders.take(replies.of), len(replies.of)
+        if not visits:
+            return
         d, where = self.layout.trainable, on(self.w.device, orders.slots)
         x, y = orders.x[:, :d], replies.y[:, :d]
         self.state = self.method.absorb(self.state, x, y, replies.upload, self.federation)
@@ -140,8 +162,6 @@ class Server:
         self.seen[orders.slots] += replies.samples
         self.steps[orders.slots] += replies.steps
         self.a[orders.slots] += replies.a
-        model, visits = self.layout.size, len(orders.slots)
-        self.bytes_down += FLOAT * visits * (model + sum(t.numel() for t in orders.sent.values()))
         self.bytes_up += FLOAT * (visits * model + sum(t.numel() for t in replies.upload.values()))
 
     def merge(self, round: int, *, keep_slots: bool = False, final: bool = False) -> Outcome:
@@ -187,10 +207,10 @@ class Server:
         return Outcome(
             round, self.merges, evaluated, None,
             slots=self.w.clone() if keep_slots else None,
-            train_loss=self.loss.sum() / max(self.steps.sum(), 1.0),
+            train_loss=self.loss.sum() / self.steps.sum() if self.steps.any() else None,
             drift_mean=p @ (w - mean).square().sum(1),
             drift_broadcast=p @ (w - x).square().sum(1),
-            bytes_down=self.bytes_down, bytes_up=self.bytes_up, final=final,
+            bytes_down=self.bytes_down, bytes_up=self.bytes_up, final=final, set_aside=self.set_aside,
         )  # fmt: skip
 
     def _column(self, numbers: np.ndarray) -> Tensor:
@@ -202,7 +222,7 @@ class Server:
         if self.seen.any():
             tensors["w"] = self.w
         numbers = {name: getattr(self, name).tolist() for name in ("seen", "a", "steps")}
-        return tensors, numbers | {name: getattr(self, name) for name in ("merges", "bytes_down", "bytes_up")}
+        return tensors, numbers | {name: getattr(self, name) for name in COUNTS}
 
     def restore(self, tensors: State, notes: dict[str, Any]) -> None:
         self.x, self.loss = tensors["x"], tensors["loss"]
@@ -210,5 +230,5 @@ class Server:
         self.state = {name[6:]: t for name, t in tensors.items() if name.startswith("state.")}
         for name in ("seen", "a", "steps"):
             setattr(self, name, np.array(notes[name]))
-        for name in ("merges", "bytes_down", "bytes_up"):
-            setattr(self, name, notes[name])
+        for name in COUNTS:
+            setattr(self, name, notes.get(name, 0))

@@ -15,12 +15,12 @@ from fedskip.records.table import Row, Table
 HISTORY = (
     "setting", "run", "method", "period", "seed", "round", "merges", "test_accuracy", "test_loss",
     "val_accuracy", "slot_accuracy", "train_loss", "drift_mean", "drift_broadcast", "bytes_down", "bytes_up",
-    "seconds", "x_broadcast_accuracy",
+    "seconds", "x_broadcast_accuracy", "x_set_aside",
 )  # fmt: skip
 SUMMARY = (
     "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final",
     "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test", "broke_round",
-    "broke_client",
+    "broke_client", "broke_slot", "set_aside",
 )  # fmt: skip
 TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 
@@ -69,13 +69,14 @@ class HistoryFile:
 
     def recover(self, setting: str, round: int, recorded: str) -> None:
         """Up to a round, take the rows of a setting that a checkpoint holds, if the file has others."""
-        if self.of(setting, round) != recorded:
+        known = Table(HISTORY, Table.parse(recorded, self.path))  # with columns that it may be older than
+        if self.of(setting, round) != known.csv():
             log.warning(
                 "%s was changed or lost: what %s recorded up to round %d is taken from its checkpoint",
                 self.path, setting, round,
             )  # fmt: skip
             later = [row for row in self.table if row["setting"] != setting]
-            self.table = Table(HISTORY, [*Table.parse(recorded, self.path), *later])
+            self.table = Table(HISTORY, [*known, *later])
 
     def _is_ours(self) -> bool:
         return self.path.is_file() and self.path.stat().st_size == self._size
@@ -91,7 +92,8 @@ def _found(path: Path) -> Table:
     if not path.exists():
         return Table(HISTORY)
     try:
-        return Table.read(path, filled=("setting", "run", "round"), present=HISTORY)
+        always = [name for name in HISTORY if not name.startswith("x_")]  # others have come later
+        return Table.read(path, filled=("setting", "run", "round"), present=always)
     except InputError as error:
         log.warning("%s", error)
         return Table(HISTORY)

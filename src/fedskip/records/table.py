@@ -18,6 +18,7 @@ Row = dict[str, Any]
 _WORDS = {"setting", "run", "method", "period"}
 _WHOLE = {
     "seed", "round", "rounds", "merges", "best_round", "broke_round", "bytes_down", "bytes_up", "bytes_total",
+    "broke_slot", "set_aside", "x_set_aside",
 }  # fmt: skip
 _RESTORE = "bring back the file as the study wrote it"
 

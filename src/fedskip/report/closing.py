@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fedskip.records.history import TAIL
 from fedskip.records.table import Row
-from fedskip.report import units
+from fedskip.report import broken, units
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST, Sheet
@@ -77,7 +77,7 @@ def notes(results: Results) -> list[str]:
         found.append(meaning(results))
     if any(last_round(results, s, label) for s in results.compared for label in results.labels(s.name)):
         found.append("In brackets: the round of `last`, where it is not the last round.")
-    return found
+    return [*found, *broken.notes(results)]
 
 
 def meaning(results: Results) -> str:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedskip.records.table import Row
 from fedskip.report import units
+from fedskip.report.broken import HELPS, where
 from fedskip.report.progress import Course, Progress, Shown, Status
 
 MANY = 30  # with more runs than this in a setting, or than fit the screen, the seeds of a method share a line
@@ -63,6 +64,8 @@ class Live(Progress):
     def recorded(self, rows: list[Row]) -> None:
         if self._now is not None:
             self._now.note(rows)
+            for line in self._now.lost():
+                self.console.print(line, style="red", soft_wrap=True)
 
     def checkpoint(self, round: int) -> None:
         if self._now is not None:
@@ -93,12 +96,21 @@ class Watch:
         self.best: dict[str, float] = {}
         self.note(rows)
         self.pace = Pace(course)
+        self._known = self.pace.before.diverged  # runs whose end has been told
 
     def note(self, rows: Iterable[Row]) -> None:
         for row in rows:
             run, score = row["run"], row["test_accuracy"]
             self.last[run] = score
             self.best[run] = max(score, self.best.get(run, score))
+
+    def lost(self) -> list[str]:
+        """A line for each run that has diverged since this was last asked; the first says what helps."""
+        status = self.course.status()
+        new, told = sorted(status.diverged - self._known), bool(self._known)
+        self._known |= status.diverged
+        lines = [f"{name} diverged {where(*status.broke.get(name, (None, None, None)))}." for name in new]
+        return [f"{line} {HELPS}" if line is lines[0] and not told else line for line in lines]
 
     def line(self) -> str:
         """All of the setting in one line."""
@@ -107,7 +119,7 @@ class Watch:
         score = units.score(self.best.get(best.name), course.metric)
         elapsed, left, speed = self._pace(status)
         start = f"{course.name}: round {self.round}/{course.rounds}"
-        return "  ".join([start, elapsed, left, f"best {score} ({best.label})", speed])
+        return "  ".join([start, elapsed, left, f"best {score} ({best.label})", speed, *_aside(status)])
 
     def screen(self, place: str, height: int) -> RenderableType:
         """A line per run, or per method if that is too much for the screen, and the setting below them."""
@@ -123,7 +135,8 @@ class Watch:
             table.add_row(*self._cells(line, status))
         if len(shown) > room:
             table.add_row(Text(f"and {len(shown) - room} more", "dim"))
-        return Group(table, Text("  ".join(filter(None, [*self._pace(status), status.step()])), "dim"))
+        below = [*self._pace(status), status.step(), *_aside(status)]
+        return Group(table, Text("  ".join(filter(None, below)), "dim"))
 
     def _pace(self, status: Status) -> tuple[str, str, str]:
         elapsed, left = self.course.seconds(), self.pace.left(status, self.course.runs)
@@ -142,6 +155,10 @@ class Watch:
         bar = ProgressBar(rounds, done, width=12, complete_style="cyan", finished_style="green")
         left = Text(units.clock(self.pace.left(status, going))) if going else Text("diverged", "red")
         return [Text(runs[0].label), seeds, f"{int(done)}/{rounds}", bar, *scores, left]
+
+
+def _aside(status: Status) -> list[str]:
+    return [f"{status.set_aside:,} visits set aside"] if status.set_aside else []
 
 
 def lines(runs: Sequence[Shown], most: int) -> list[list[Shown]]:

@@ -10,7 +10,7 @@ from fedskip.input.errors import InputError
 from fedskip.input.nest import flatten
 from fedskip.methods.grammar import parse
 from fedskip.records.provenance import Folder
-from fedskip.report import units
+from fedskip.report import broken, units
 from fedskip.report import verdict as judged
 from fedskip.report.closing import tested
 from fedskip.report.recorded import About, Recorded
@@ -75,14 +75,13 @@ def verdict(results: Results, **how: Any) -> list[str]:
 
 def lost(results: Results) -> str:
     """The runs that diverged, where each broke, and what is left of it."""
-    items = []
-    for row in results.summary:
-        if row["diverged"]:
-            at, client = row.get("broke_round"), row.get("broke_client")
-            where = "its losses were finite" if at is None else f"in round {at}, at client {client}"
-            items.append(f"{row['run']}: {where}; its numbers are of the first {row['rounds']} rounds")
+    rounds = [row["rounds"] for row in results.summary if row["diverged"]]
+    items = [
+        f"{where}; its numbers are of the first {done} rounds"
+        for where, done in zip(broken.diverged(results), rounds, strict=True)
+    ]
     listed = "".join(f"<li>{html.escape(item)}</li>" for item in items)
-    return f"<h2>Runs that diverged</h2><ul>{listed}</ul>" if items else ""
+    return f"<h2>Runs that diverged</h2><ul>{listed}</ul>{paragraphs([broken.HELPS])}" if items else ""
 
 
 def timing(results: Results) -> str:

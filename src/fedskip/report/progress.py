@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fedskip.federation import Broke
 from fedskip.records.table import Row
 
 
@@ -20,6 +21,8 @@ class Status:
     doing: str = ""  # "compiling" while a step is compiled; else nothing, or what is like it
     begun: int = 0  # steps that are ready or under way, of all groups of runs
     most: int = 0  # that there may be, of all groups: what is never needed is never compiled
+    broke: Mapping[str, Broke] = field(default_factory=dict)  # of runs that diverged, the visit that did it
+    set_aside: int = 0  # visits of all runs
 
     def __or__(self, other: Status) -> Status:
         """The status of the runs of both."""
@@ -27,6 +30,7 @@ class Status:
         return Status(
             rounds, diverged, self.steps + other.steps, max(self.preparing, other.preparing),
             self.doing or other.doing, self.begun + other.begun, self.most + other.most,
+            {**self.broke, **other.broke}, self.set_aside + other.set_aside,
         )  # fmt: skip
 
     def step(self) -> str:

@@ -203,9 +203,10 @@ def so_far(history: Table, settings: Iterable[About], checkpoints: Path) -> Tabl
         about = {name: mine[0][name] for name in ("setting", "run", "method", "period", "seed")}
         lost = noted.get(run, {})
         diverged = bool(lost.get("diverged"))
-        round, client = (diverged and lost.get("broke")) or (None, None)
+        broke = (diverged and lost.get("broke")) or ()
         row = about | summarise(mine, rounds=rounds[mine[0]["setting"]])
-        rows.append(row | {"diverged": diverged, "broke_round": round, "broke_client": client})
+        row |= zip(("broke_round", "broke_client", "broke_slot"), broke, strict=False)
+        rows.append(row | {"diverged": diverged, "set_aside": mine[-1].get("x_set_aside")})
     return Table(SUMMARY, rows)
 
 

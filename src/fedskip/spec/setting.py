@@ -73,6 +73,7 @@ class Setting:
     target: float | str | None = None  # a score, or a method whose best it is: what it takes is reported
     of_rounds: int | None = None  # of the study that this is a smaller version of: outputs say so
     note: str | None = None  # what outputs say of it besides
+    guard: Literal["nonfinite"] | None = None  # visits that end in NaN or infinity are set aside
     reference: bool = False  # shown as a line beside the others, not among them
 
     def __post_init__(self) -> None:

@@ -54,6 +54,8 @@ class Group:
             frozenset(run.name for run in runs if run.diverged),
             sum(run.steps for run in runs),
             preparing.seconds, preparing.doing, preparing.begun, preparing.most,
+            {one.name: one.broke for one in self.standings if one.run.diverged and one.broke},
+            sum(run.server.set_aside for run in runs),
         )  # fmt: skip
 
 

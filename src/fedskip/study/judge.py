@@ -171,20 +171,23 @@ class Judge:
             "test_accuracy": mean(test.metric, main), "test_loss": mean(test.loss, main),
             "val_accuracy": None if val is None else mean(val.metric, main),
             "slot_accuracy": mean(test.metric, "slots"),
-            "train_loss": float(outcome.train_loss), "drift_mean": float(outcome.drift_mean),
+            "train_loss": None if outcome.train_loss is None else float(outcome.train_loss),
+            "drift_mean": float(outcome.drift_mean),
             "drift_broadcast": float(outcome.drift_broadcast),
             "bytes_down": outcome.bytes_down, "bytes_up": outcome.bytes_up,
             "seconds": round(self.seconds(), 3), "x_broadcast_accuracy": mean(test.metric, "broadcast"),
+            "x_set_aside": outcome.set_aside if standing.run.clients.guard else None,
         }  # fmt: skip
 
     def _note(self, standing: Standing, outcome: Outcome, row: Row) -> Row | None:
         """Keep what a row says of its run; None if it belongs in no history."""
         numbers = [row[name] for name in ("train_loss", "test_loss", "drift_mean")]
-        if standing.run.diverged or not all(map(math.isfinite, numbers)):
+        if standing.run.diverged or not all(math.isfinite(n) for n in numbers if n is not None):
             standing.run.diverged = True
+            standing.look_back()
             return None
         # losses up to here were finite, as their mean is; later outcomes may wait beside this one
-        standing.visits = [visited for visited in standing.visits if visited[0] >= outcome.round]
+        standing.visits = [visited for visited in standing.visits if visited.round >= outcome.round]
         model = outcome.slots if outcome.evaluated is None else outcome.evaluated
         if outcome.final:
             standing.final, standing.final_model = row["test_accuracy"], model
@@ -208,10 +211,12 @@ class Judge:
         row = standing.about() | {"final": standing.final, "diverged": standing.run.diverged}
         if standing.run.diverged:  # its last finite numbers stand
             broke = standing.look_back()
-            row |= {"broke_round": broke and broke.round, "broke_client": broke and broke.client}
+            row |= {f"broke_{name}": value for name, value in broke._asdict().items()} if broke else {}
         else:
             row["rounds"] = standing.run.round
             row["bytes_total"] = server.bytes_down + server.bytes_up
+        if standing.run.clients.guard:
+            row["set_aside"] = server.set_aside
         if standing.last_model is not None and len(division.evaluated) < len(division.test):
             row["full_test"] = float(self.evaluator(_models(standing), division.test).metric.mean())
         return row

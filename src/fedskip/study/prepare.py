@@ -95,10 +95,11 @@ class Prepared:
             method, x, layout, clients=len(clients), slots=setting.cohort, seed=seed,
             policy=setting.cohort_policy, fresh=lambda: self.start(seed, "fresh"),
         )  # fmt: skip
+        routes, guard = functools.partial(self.routes, seed), setting.guard == "nonfinite"
         return Run(
             server,
             Clients(
-                method, layout, clients.sizes, functools.partial(self.routes, seed), x, self._handing(seed)
+                method, layout, clients.sizes, routes, x, guard=guard, handing=self._handing(seed)
             ),
             name=setting.run_name(method, seed),
             look_every=setting.eval_every,

@@ -7,9 +7,6 @@ import dataclasses
 import gc
 import logging
 import os
-import signal
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +30,11 @@ from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versio
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
 from fedskip.study.session import Session
+from fedskip.study.stops import stop_at_checkpoint
 
 log = logging.getLogger(__name__)
 
 NO_LIMIT = 1 << 62  # rows
-
-
-class Interrupted(Exception):
-    """The study was asked to stop, and did so at a checkpoint."""
 
 
 class Study:
@@ -191,8 +185,7 @@ class Study:
                 audience.on_start(Start.of(self.out, self.spec, settings, self._kept(history)))
             with stop_at_checkpoint() as stop:
                 while prepared:
-                    if stop.is_set():
-                        raise Interrupted
+                    stop.at_checkpoint()
                     one = prepared.pop(0)
                     session = self._session(one, settings, record, anyway)
                     with contextlib.closing(session):
@@ -206,8 +199,8 @@ class Study:
                         ):
                             self.folder.refuse_gone()
                             progress.checkpoint(round)
-                            if stop.is_set() and (prepared or round < one.setting.rounds):
-                                raise Interrupted
+                            if prepared or round < one.setting.rounds:
+                                stop.at_checkpoint()
                     progress.finished()
                     summary += session.finish(history)
                     session.write_models(self.out / "models")
@@ -216,9 +209,9 @@ class Study:
                     gc.collect()  # engines and their graphs hold each other
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()  # the next setting looks how much memory there is
-            history.sync()
-            results = self._write(summary, clients)
-            audience.on_end(results)
+                history.sync()
+                results = self._write(summary, clients)
+                audience.on_end(results)
         return results
 
     def _kept(self, history: HistoryFile) -> list[Row]:
@@ -275,28 +268,3 @@ class Heard(Progress):
     def recorded(self, rows: list[Row]) -> None:
         self._progress.recorded(rows)
         self._audience.on_rows(rows)
-
-
-@contextlib.contextmanager
-def stop_at_checkpoint() -> Iterator[threading.Event]:
-    """Inside, the first Ctrl-C or SIGTERM only sets the event; the next one stops at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def note(number: int, _: Any) -> None:
-        stop.set()
-        restore()
-        again = "press Ctrl-C" if number == signal.SIGINT else "send it"
-        print(f"\nStopping at the next checkpoint; {again} again to stop at once.", flush=True)
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)  # None: not Python's
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        restore()

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import torch
 
+from fedskip.study.stops import SIGNALS
+
 AVAILABLE = sys.platform == "linux"  # forking is not safe everywhere
 Tell = Callable[[Any], None]
 Respond = Callable[[Any], Any]  # a question's answer
@@ -94,7 +96,7 @@ def answers(
 
 def _serve(prepare: Callable[[Tell], Respond], there: Connection, here: Connection, parent: int) -> None:
     here.close()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # stopping is the parent's business
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed study leaves nobody behind
     if os.getppid() != parent:
