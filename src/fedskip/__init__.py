@@ -18,6 +18,7 @@ _NAMES = {
     "data": ("Arrays", "Dataset", "Partition", "partition"),
     "input.errors": ("InputError",),
     "methods": ("FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "Method", "Moon", "Scaffold"),
+    "models.metrics": ("metric",),
     "models.weights": ("load",),
     "report.results": ("Results",),
     "report.trackers": ("Tracker",),
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from fedskip.methods import Method as Method
     from fedskip.methods import Moon as Moon
     from fedskip.methods import Scaffold as Scaffold
+    from fedskip.models.metrics import metric as metric
     from fedskip.models.weights import load as load
     from fedskip.report.results import Results as Results
     from fedskip.report.trackers import Tracker as Tracker
