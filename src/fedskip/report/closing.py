@@ -19,7 +19,7 @@ SCORES = {
     "last": ("last", "at the last evaluation"),
     "best": ("best", "the {best} of a run, chosen by the test set"),
     "mean_tail": ("tail", f"mean over the last {TAIL:.0%} of the rounds"),
-    "best_val": ("by val.", "where the validation score was {chosen}"),
+    "best_val": ("by val.", "where the validation {validated} was {chosen}"),
     "full_test": ("full test", "the last model on all test samples"),
     "final": ("final", "after an extra merge at the end, where the period does not divide the rounds"),
 }
@@ -43,7 +43,8 @@ def described(name: str, results: Results) -> str:
     words = {
         key: found.pop() if len(found) == 1 else "best" for key, found in (("best", best), ("chosen", chosen))
     }
-    return SCORES[name][1].format(**words)
+    validated = {setting.metrics[0].words for setting in results.settings if setting.by} or {"score"}
+    return SCORES[name][1].format(**words, validated=" or ".join(sorted(validated)))
 
 
 def scored(results: Results, *, costs: bool = True) -> Sheet:

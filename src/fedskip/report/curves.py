@@ -50,7 +50,7 @@ def curves(results: Recorded, about: About, y: str, smooth: int | None = None) -
     if y not in shown_as:
         raise unknown("y", y, shown_as)
     name, logarithmic = shown_as[y]
-    further = {f"x_{metric.name}": metric for metric in about.metrics[1:]}
+    further = {metric.column: metric for metric in about.metrics[1:]}
     metric = about.metric if y in SCORES else further.get(y)
     share = 1.0 if metric is None else metric.factor
     window = _window(results, about) if smooth is None else smooth
@@ -79,7 +79,7 @@ def curves(results: Recorded, about: About, y: str, smooth: int | None = None) -
 def shown(about: About) -> dict[str, tuple[str, bool]]:
     """What there may be to draw of a setting: its name on an axis, and whether that is logarithmic."""
     found = {y: (name.format(metric=about.metric.words), log) for y, (name, log) in SHOWN.items()}
-    further = {f"x_{metric.name}": (f"test {metric.words}", False) for metric in about.metrics[1:]}
+    further = {metric.column: (f"test {metric.words}", False) for metric in about.metrics[1:]}
     return found | ({} if about.by else further)
 
 

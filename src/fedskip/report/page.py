@@ -97,7 +97,7 @@ def figures(results: Results) -> list[Figure]:
         }
         if not setting.by:
             known |= {
-                metric.name: ("curves", {"y": f"x_{metric.name}"}, f"{metric.words} over rounds")
+                metric.column: ("curves", {"y": metric.column}, f"{metric.words} over rounds")
                 for metric in setting.metrics[1:]
             }
         wanted += [

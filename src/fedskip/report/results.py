@@ -70,7 +70,7 @@ class Results(Recorded):
                 for name in ("rounds", "merges", "bytes_total"):
                     row[name] = _spread(runs.column(name))[0]
                 for metric in setting.metrics[1:]:
-                    name = f"x_{metric.name}"
+                    name = metric.column
                     row[name], row[f"{name}_std"] = _spread(self.scores(setting.name, label, name).values())
                 rows.append(row)
         return Table(dict.fromkeys(name for row in rows for name in row), rows)
@@ -189,11 +189,13 @@ def _by(results: Recorded, setting: About, metric: str) -> tuple[list[Row], list
         runs.setdefault(row["run"], []).append(rows[-1])
     summary = []
     for run in results.summary.where(setting=setting.name):
+        mine = runs.get(run["run"], [])
         found = summarise(
-            runs.get(run["run"], []), rounds=setting.rounds, higher=higher,
+            mine, rounds=setting.rounds, higher=higher,
             validated_higher=setting.metrics[0].higher,
         )  # fmt: skip
         scores = {name: found[name] for name in ("last", "best", "best_round", "mean_tail", "best_val")}
+        scores |= {} if mine else {"last": run.get(f"x_{metric}")}  # its history was not kept
         summary.append(run | scores | {"final": None, "full_test": None})
     return rows, summary
 

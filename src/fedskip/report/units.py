@@ -1,5 +1,6 @@
 """Numbers as people read them."""
 
+import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -22,8 +23,17 @@ class Metric(NamedTuple):
         >>> Metric("label_accuracy").words, Metric("r2").words, Metric("python:mine.top_5").words
         ('label accuracy', 'R²', 'top 5')
         """
-        name = self.name.replace(":", ".").rpartition(".")[2]
-        return _WORDS.get(name) or name.replace("_", " ")
+        return _WORDS.get(self.short) or self.short.replace("_", " ")
+
+    @property
+    def short(self) -> str:
+        """Its name without the module."""
+        return self.name.replace(":", ".").rpartition(".")[2]
+
+    @property
+    def column(self) -> str:
+        """Where tables have it, if it is not the headline."""
+        return f"x_{self.name}"
 
     @property
     def factor(self) -> float:
@@ -63,14 +73,18 @@ def score(value: float | None, metric: Metric) -> str:
 
 
 def scores(values: Sequence[float], metric: Metric) -> str:
-    """Their mean ± sample standard deviation; of a single one there is none.
+    """Their mean ± sample standard deviation, with as many decimals; of a single one there is none.
 
-    >>> scores([0.5, 0.6, 0.7], ACCURACY), scores([0.5], ACCURACY)
-    ('60.00 ± 10.00', '50.00')
+    >>> scores([0.5, 0.6, 0.7], ACCURACY), scores([0.5], ACCURACY), scores([2.61, 2.6115], Metric("rmse"))
+    ('60.00 ± 10.00', '50.00', '2.611 ± 0.001')
     """
     if len(values) < 2:
         return score(values[0] if values else None, metric)
-    return f"{score(fmean(values), metric)} ± {score(stdev(values), metric)}"
+    mean, spread = fmean(values), stdev(values)
+    if metric.percent or not 1e-3 <= abs(mean) < 1e4:
+        return f"{score(mean, metric)} ± {score(spread, metric)}"
+    decimals = 3 - math.floor(math.log10(abs(mean)))
+    return f"{mean:.{decimals}f} ± {spread:.{decimals}f}"
 
 
 def difference(value: float | None, metric: Metric) -> str:
