@@ -21,6 +21,7 @@ _NAMES = {
         "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "Median", "Method", "Moon",
         "NormBounded", "Scaffold", "TrimmedMean",
     ),
+    "models.metrics": ("metric",),
     "models.weights": ("load",),
     "report.results": ("Results",),
     "report.trackers": ("Tracker",),
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from fedskip.methods import NormBounded as NormBounded
     from fedskip.methods import Scaffold as Scaffold
     from fedskip.methods import TrimmedMean as TrimmedMean
+    from fedskip.models.metrics import metric as metric
     from fedskip.models.weights import load as load
     from fedskip.report.results import Results as Results
     from fedskip.report.trackers import Tracker as Tracker

@@ -1,4 +1,4 @@
-"""Losses and metrics by name."""
+"""Losses by name."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import pytest
 import torch
 
 from fedskip.input.errors import InputError
-from fedskip.models.measures import accuracy, measure
+from fedskip.models.measures import cross_entropy, loss
 
 
 def test_by_name_and_by_import() -> None:
-    assert measure("metric", "accuracy") is accuracy
-    assert measure("metric", "fedskip.models.measures:accuracy") is accuracy
-    assert measure("loss", torch.dist) is torch.dist
+    assert loss("cross_entropy") is cross_entropy
+    assert loss("fedskip.models.measures:cross_entropy") is cross_entropy
+    assert loss(torch.dist) is torch.dist
 
 
 @pytest.mark.parametrize(
-    ("field", "name", "said"),
+    ("name", "said"),
     [
-        ("loss", "cross_entrpy", r"^loss is not known, .*Did you mean 'cross_entropy'\?"),
-        ("loss", "nowhere:focal", r"^loss nowhere:focal: nowhere cannot be imported"),
-        ("metric", "operator:top5", r"^metric operator:top5: operator has no 'top5'"),
-        ("metric", "math:pi", r"^metric math:pi must be a function \(output, target\), got 3\.14"),
-        ("loss", "torch.nn:MSELoss", r"^loss torch\.nn:MSELoss must be a function"),
+        ("cross_entrpy", r"^loss is not known, .*Did you mean 'cross_entropy'\?"),
+        ("nowhere:focal", r"^loss nowhere:focal: nowhere cannot be imported"),
+        ("torch.nn:MSELoss", r"^loss torch\.nn:MSELoss must be a function"),
     ],
 )
-def test_what_is_no_measure(field: str, name: str, said: str) -> None:
+def test_what_is_no_loss(name: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        measure(field, name)
+        loss(name)

@@ -10,6 +10,7 @@ from rich.console import Console
 from fedskip.report import live
 from fedskip.report.live import Live, Pace
 from fedskip.report.progress import Course, Shown, Status
+from fedskip.report.units import ACCURACY
 
 
 class Work:
@@ -19,7 +20,7 @@ class Work:
         self.runs = [Shown(f"a.{label}.s{seed}", label, seed) for label in methods for seed in range(seeds)]
         self.round, self.steps, self.preparing, self.diverged = at, 1000 * at, 0.0, set()
         self.compiling = ("", 2, 8)
-        self.course = Course("a", self.runs, at, 10, "accuracy", (), self.status, lambda: 65.0)
+        self.course = Course("a", self.runs, at, 10, ACCURACY, (), self.status, lambda: 65.0)
 
     def status(self):
         rounds = {run.name: float(self.round) for run in self.runs}

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedskip import FedAvg, FedProx, Scaffold
+import fedskip
+from fedskip import FedAvg, FedProx, InputError, Scaffold
+from fedskip.records.table import Table
 from studies import numbered, numbers, study, toy
 
 
@@ -105,8 +108,8 @@ def test_a_metric_may_be_undefined(tmp_path: Path) -> None:
         tmp_path / "s", metric=now_and_then, methods="fedavg", seeds=1, rounds=6, engine="loop"
     ).run()
     scores = results.history.column("test_accuracy")
-    assert np.isnan(scores[0])
-    assert results.summary[0]["best"] == max(score for score in scores if not np.isnan(score))
+    assert scores[0] is None  # an empty cell
+    assert results.summary[0]["best"] == max(score for score in scores if score is not None)
 
 
 def test_a_model_with_one_number_for_a_sample(tmp_path: Path) -> None:
@@ -116,3 +119,119 @@ def test_a_model_with_one_number_for_a_sample(tmp_path: Path) -> None:
     results = study(tmp_path / "s", data=data, model=model, methods="fedavg", seeds=1, **keys).run()
     scores = results.history.column("test_accuracy")
     assert scores[-1] > scores[0]
+
+
+# --- several metrics -------------------------------------------------------------------------------------
+
+CLASSES = ("accuracy", "macro_f1", "auroc", "perplexity")
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_further_metrics_stand_beside_an_unchanged_headline(tmp_path: Path, engine: str) -> None:
+    keys = {
+        "methods": "fedavg, fedskip(period=2)",
+        "seeds": 2,
+        "rounds": 4,
+        "engine": engine,
+        "validation": 0.2,
+    }
+    one = study(tmp_path / "one", metric="accuracy", **keys).run()
+    several = study(tmp_path / "several", metric=CLASSES, **keys).run()
+    for a, b in zip(numbers(tmp_path / "one"), numbers(tmp_path / "several"), strict=True):
+        assert all(b[name] == value for name, value in a.items())  # to the last bit
+    assert several.history.columns[len(one.history.columns) :] == ("x_macro_f1", "x_auroc", "x_perplexity")
+    assert several.summary.columns[-3:] == ("x_macro_f1", "x_auroc", "x_perplexity")
+    for row in several.history:
+        assert row["x_perplexity"] == pytest.approx(np.exp(row["test_loss"]))
+        assert 0 < row["x_macro_f1"] <= 1
+    last = several.history.where(run=several.summary[0]["run"])[-1]
+    assert several.summary[0]["x_auroc"] == last["x_auroc"]
+
+
+def test_engines_agree_on_metrics_of_the_whole_test_set(tmp_path: Path) -> None:
+    found = [
+        study(
+            tmp_path / engine,
+            metric=["auroc", "accuracy"],
+            methods="fedavg",
+            seeds=1,
+            rounds=2,
+            engine=engine,
+        ).run()
+        for engine in ("loop", "stacked")
+    ]
+    for name in ("test_accuracy", "x_accuracy"):
+        assert found[0].history.column(name) == pytest.approx(found[1].history.column(name), abs=0.02)
+
+
+def test_where_lower_is_better_the_lowest_is_best(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
+    keys = {"loss": "squared_error", "metric": ["rmse", "r2"], "local": {"batch": 4, "epochs": 1, "lr": 0.3}}
+    out = tmp_path / "s"
+    results = study(out, data=numbered(), model=model, methods="fedavg", seeds=1, rounds=8, **keys).run()
+    scores = results.history.column("test_accuracy")
+    assert results.summary[0]["best"] == min(scores)
+    assert results.summary[0]["best_round"] == scores.index(min(scores)) + 1
+    for row in results.history:
+        assert row["test_accuracy"] == pytest.approx(row["test_loss"] ** 0.5)
+    kept = load_file(out / "models" / "sums.FedAvg.s0.best.safetensors")
+    x, y = numbered().samples.x, numbered().samples.y  # type: ignore[attr-defined]
+    test = torch.arange(len(x)) % 3 == 0
+    given = x[test] @ kept["0.weight"].T + kept["0.bias"]
+    error = (given[:, 0] - y[test]).square().mean().sqrt()
+    assert float(error) == pytest.approx(min(scores), rel=1e-5)
+
+
+def test_metrics_of_each_client(tmp_path: Path) -> None:
+    keys = {"methods": "fedavg", "seeds": 1, "rounds": 2, "client_accuracy": True}
+    for metric in ("balanced_accuracy", "perplexity"):
+        results = study(tmp_path / metric, metric=metric, **keys).run()
+        rows = Table.read(tmp_path / metric / "clients.csv")
+        assert 0 < len(rows) <= 8
+        worst, best = min(rows.column("test_accuracy")), max(rows.column("test_accuracy"))
+        assert worst <= results.summary[0]["last"] <= best
+
+
+def test_a_resumed_study_has_the_same_further_metrics(tmp_path: Path) -> None:
+    keys = {"methods": "fedavg", "seeds": 1, "metric": ["accuracy", "macro_f1"], "checkpoint_every": 2}
+    study(tmp_path / "whole", rounds=4, **keys).run()
+    study(tmp_path / "parts", rounds=2, **keys).run()
+    study(tmp_path / "parts", rounds=2, **keys).resume(rounds=4)
+    assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_metric_that_fails_in_the_middle_stops_a_study_that_can_go_on(
+    tmp_path: Path, processes: int
+) -> None:
+    calls = iter(range(99))
+
+    @fedskip.metric(whole=True)
+    def brittle(output: Tensor, target: Tensor) -> float:
+        if next(calls) > (4 if processes == 1 else 3):
+            raise ZeroDivisionError("no such class")
+        return 0.5
+
+    keys = {
+        "methods": "fedavg, fedprox", "seeds": 1, "rounds": 6, "checkpoint_every": 1, "engine": "loop",
+        "processes": processes,
+    }  # fmt: skip
+    made = study(tmp_path / "s", metric=["accuracy", brittle], **keys)
+    with pytest.raises(
+        InputError, match=r"^metric brittle fails on .*ZeroDivisionError: no such class.*resume"
+    ):
+        made.run()
+    kept = numbers(tmp_path / "s")
+    assert kept
+    calls = iter(range(-999, 0))
+    assert made.resume().history[-1]["round"] == 6
+    assert numbers(tmp_path / "s")[: len(kept)] == kept
+
+
+def test_outputs_are_held_a_few_models_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"metric": ["accuracy", "auroc"], "methods": "fedavg", "seeds": 3, "rounds": 2, "engine": "loop"}
+    many = study(tmp_path / "many", **keys).run()
+    monkeypatch.setattr("fedskip.engine.evaluate.HELD", 1)
+    few = study(tmp_path / "few", **keys).run()
+    for name in ("test_accuracy", "x_auroc", "test_loss"):
+        assert few.history.column(name) == many.history.column(name)

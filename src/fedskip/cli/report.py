@@ -24,6 +24,9 @@ def report(
         str | None, typer.Option(help="The method that others are compared with; by default FedAvg.")
     ] = None,
     score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = SCORE,
+    metric: Annotated[
+        str | None, typer.Option(help="One of the study's further metrics, to look at it by.")
+    ] = None,
     target: Annotated[
         str | None, typer.Option(help="A score, or a method whose best it is: what it takes to get there.")
     ] = None,
@@ -52,6 +55,7 @@ def report(
     aim = _target(target)
     to = _place(folder(where, "--to"), outs, {"csv": csv, "tex": latex, "md": markdown}, force)
     results, notes = together([Results.read(out) for out in outs])
+    results = results.by(metric) if metric is not None else results
     sheets = {"table": scored(results)}
     screen = console()
     screen.print(closing(results))

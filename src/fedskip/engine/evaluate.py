@@ -1,8 +1,10 @@
-"""How good models are: the metric and the loss on a set of samples, for many models at once."""
+"""How good models are: metrics and the loss on a set of samples, for many models at once."""
 
 import copy
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,19 +17,22 @@ from fedskip.engine.arithmetic import spread, torch_threads
 from fedskip.engine.task import Task
 from fedskip.models.forms import functional
 from fedskip.models.measures import per_sample
+from fedskip.models.metrics import Metric
 
 CHUNK = {"cpu": 2500, "cuda": 1000}  # samples of a forward pass of one model, at most
 LEAST, ACTIVATION = 25, 4 << 20  # samples; bytes of an activation, which a CPU is to find in its caches
+HELD = 1 << 28  # bytes of outputs that metrics of the whole test set wait for; at least one model's
 STACKED_CHUNK = {"cpu": 65_536, "cuda": 16_384}  # samples times models of a stacked forward pass
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over the samples, one per model, (m,)."""
+    """Of each model, (m,); NaN where a metric is undefined."""
 
-    metric: np.ndarray
+    metric: np.ndarray  # the headline
     loss: np.ndarray
-    by_owner: np.ndarray | None = None  # (m, owners) the metric; NaN for one without samples
+    by_owner: np.ndarray | None = None  # (m, owners) the headline; NaN for one without samples
+    others: tuple[np.ndarray, ...] = ()  # the further metrics, where they are asked for
 
 
 class Evaluator:
@@ -39,29 +44,67 @@ class Evaluator:
         self._largest: int | None = None  # bytes of an activation of one sample
         self._module = functional(task.module).eval() if stacked else task.module
 
-    def __call__(self, models: Tensor, index: np.ndarray, owner: np.ndarray | None = None) -> Scores:
-        """Score models (m, P) on the pool samples `index` (n,), whose owners are `owner` (n,)."""
-        where = torch.as_tensor(index, device=models.device)
-        with torch.no_grad(), self.task.arithmetic.kernels():
-            metric, loss = self._stacked(models, where) if self.stacked else self._one_by_one(models, where)
-        by_owner = None
-        if owner is not None:
-            sums = np.stack([np.bincount(owner, weights=row) for row in metric.cpu().numpy()])
-            with np.errstate(invalid="ignore"):
-                by_owner = sums / np.bincount(owner)
-        return Scores(metric.mean(1).cpu().numpy(), loss.mean(1).cpu().numpy(), by_owner)
+    def __call__(
+        self, models: Tensor, index: np.ndarray, owner: np.ndarray | None = None, *, further: bool = False
+    ) -> Scores:
+        """Score models (m, P) on the pool samples `index` (n,), whose owners are `owner` (n,).
 
-    def _measure(self, output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        n = len(targets)
-        metric = per_sample(self.task.metric(output, targets), n, "metric")
-        return metric.double(), per_sample(self.task.loss(output, targets), n).double()
+        `further`: by all metrics, not by the headline alone.
+        """
+        where = torch.as_tensor(index, device=models.device)
+        metrics = self.task.metrics if further else self.task.metrics[:1]
+        if not any(metric.whole for metric in metrics):
+            return self._scores(models, where, owner, metrics)
+        fit = max(1, HELD // max(1, len(where) * self._output_size(where)))
+        found = [self._scores(part, where, owner, metrics) for part in models.split(fit)]
+        return Scores(
+            np.concatenate([one.metric for one in found]), np.concatenate([one.loss for one in found]),
+            None if owner is None else np.concatenate([one.by_owner for one in found]),
+            tuple(map(np.concatenate, zip(*(one.others for one in found), strict=True))),
+        )  # fmt: skip
+
+    def _scores(
+        self, models: Tensor, index: Tensor, owner: np.ndarray | None, metrics: Sequence[Metric]
+    ) -> Scores:
+        """What `__call__` gives, of models whose outputs may be held together."""
+        with torch.no_grad(), self.task.arithmetic.kernels():
+            evaluate = self._stacked if self.stacked else self._one_by_one
+            *measured, loss, outputs = evaluate(models, index, metrics)
+        each = iter(measured)  # what is known of each sample, metric by metric
+        found = [
+            self._whole(m, outputs, index, owner) if m.whole else _mean(m, next(each), owner) for m in metrics
+        ]
+        (headline, by_owner), *others = found
+        return Scores(headline, loss.mean(1).cpu().numpy(), by_owner, tuple(score for score, _ in others))
+
+    def _whole(
+        self, metric: Metric, outputs: Tensor, index: Tensor, owner: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """A metric of all outputs (m, n, ...) of each model, and of those of each owner."""
+        targets = torch.cat([self._inputs(part)[1].cpu() for part in index.split(CHUNK["cpu"])])
+        with torch.no_grad(), torch_threads(1):  # so that sums come out alike
+            scores = np.array([metric.of_all(output, targets) for output in outputs])
+            if owner is None:
+                return scores, None
+            by_owner = np.full((len(outputs), owner.max() + 1), np.nan)
+            for one in np.unique(owner):
+                mine = torch.from_numpy(np.flatnonzero(owner == one))
+                by_owner[:, one] = [metric.of_all(output[mine], targets[mine]) for output in outputs]
+        return scores, by_owner
+
+    def _measure(self, metrics: Sequence[Metric], output: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        """Of every sample: the metrics that it has, and its loss."""
+        each = [metric.of_each(output, targets).double() for metric in metrics if not metric.whole]
+        return (*each, per_sample(self.task.loss(output, targets), len(targets)).double())
 
     def _inputs(self, index: Tensor) -> tuple[Tensor, Tensor]:
         inputs, targets = self.task.samples.take(index)
         return (self.task.test_transform(inputs) if self.task.test_transform else inputs), targets
 
-    def _stacked(self, models: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    def _stacked(self, models: Tensor, index: Tensor, metrics: Sequence[Metric]) -> list[Tensor]:
+        """What `_measure` gives, (m, n) each, and the outputs on the host, (m, n, ...), if needed."""
         views, compute = self.task.layout.views(models), self.task.arithmetic.compute
+        keep, measure = any(metric.whole for metric in metrics), partial(self._measure, metrics)
         parts = []
         with torch_threads(self.threads):
             for part in index.split(max(1, STACKED_CHUNK[models.device.type] // len(models))):
@@ -69,24 +112,32 @@ class Evaluator:
                 output = compute(
                     lambda x: vmap(lambda one: functional_call(self._module, one, (x,)))(views), inputs
                 )
-                parts.append(vmap(self._measure, in_dims=(0, None))(output, targets))
-        return torch.cat([m for m, _ in parts], 1), torch.cat([loss for _, loss in parts], 1)
+                held = output.cpu() if keep else output.new_empty(len(models), 0)
+                parts.append((*vmap(measure, in_dims=(0, None))(output, targets), held))
+        return [torch.cat(column, 1) for column in zip(*parts, strict=True)]
 
-    def _one_by_one(self, models: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        chunk = self._chunk(models, index)
+    def _one_by_one(self, models: Tensor, index: Tensor, metrics: Sequence[Metric]) -> list[Tensor]:
+        """The same, model by model."""
+        chunk, keep = self._chunk(models, index), any(metric.whole for metric in metrics)
         jobs = [(m, part) for m in range(len(models)) for part in index.split(chunk)]
 
-        def score(job: tuple[int, Tensor]) -> tuple[Tensor, Tensor]:
+        def score(job: tuple[int, Tensor]) -> tuple[Tensor, ...]:
             m, part = job
             with torch.no_grad():
                 inputs, targets = self._inputs(part)
                 output = self.task.arithmetic.compute(self._loaded(models, m), inputs)
-                return self._measure(output, targets)
+                held = output.cpu() if keep else output.new_empty(len(targets))
+                return (*self._measure(metrics, output, targets), held)
 
         with spread(self.workers) as each:
             scored = list(each(score, jobs))
-        metric, loss = torch.cat([m for m, _ in scored]), torch.cat([loss for _, loss in scored])
-        return metric.view(len(models), -1), loss.view(len(models), -1)
+        return [torch.cat(column).unflatten(0, (len(models), -1)) for column in zip(*scored, strict=True)]
+
+    def _output_size(self, index: Tensor) -> int:
+        """Bytes of what a model gives for one sample."""
+        module = copy.deepcopy(self.task.module).eval()
+        with torch.no_grad():
+            return int(self.task.arithmetic.compute(module, self._inputs(index[:1])[0]).nbytes)
 
     def _chunk(self, models: Tensor, index: Tensor) -> int:
         most = CHUNK[models.device.type]
@@ -114,3 +165,16 @@ class Evaluator:
             own.models, own.m = models, m
         module: nn.Module = own.module
         return module
+
+
+def _mean(metric: Metric, each: Tensor, owner: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """The mean over samples (m, n) of each model, and over those of each owner."""
+    mean, by_owner = each.mean(1).cpu().numpy(), None
+    if owner is not None:
+        sums = np.stack([np.bincount(owner, weights=row) for row in each.cpu().numpy()])
+        with np.errstate(invalid="ignore"):
+            by_owner = sums / np.bincount(owner)
+    if metric.after is not None:
+        after = np.vectorize(metric.after, otypes=[float])
+        mean, by_owner = after(mean), None if by_owner is None else after(by_owner)
+    return mean, by_owner

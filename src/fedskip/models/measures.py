@@ -1,4 +1,4 @@
-"""Losses and metrics by name; each gives one number per sample, so that any batch can be averaged."""
+"""Losses by name, and what metrics are made of: one number per sample, so that any batch can be averaged."""
 
 from collections.abc import Callable
 
@@ -37,11 +37,6 @@ def label_accuracy(output: Tensor, target: Tensor) -> Tensor:
     return _mean(((output > 0) == (target.reshape(output.shape) > 0)).to(output.dtype))
 
 
-def minus_squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """For regression: higher is better, as for every metric."""
-    return -squared_error(output, target)
-
-
 def contrast_loss(z: Tensor, received: Tensor, previous: Tensor, temperature: Tensor | float) -> Tensor:
     """MOON's loss of each sample, (B,): -log softmax of (cos(z, received), cos(z, previous)) / T, at 0."""
     near = F.cosine_similarity(z, received, dim=-1)
@@ -59,27 +54,21 @@ LOSSES: dict[str, Measure] = {
     "squared_error": squared_error,
     "binary_cross_entropy": binary_cross_entropy,
 }
-METRICS: dict[str, Measure] = {
-    "accuracy": accuracy,
-    "label_accuracy": label_accuracy,
-    "minus_squared_error": minus_squared_error,
-}
 
 
-def measure(field: str, chosen: str | Measure) -> Measure:
-    """The loss or metric of that name, one's own as `MODULE:FUNCTION`, or the function itself."""
-    known = LOSSES if field == "loss" else METRICS
+def loss(chosen: str | Measure) -> Measure:
+    """The loss of that name, one's own as `MODULE:FUNCTION`, or the function itself."""
     if not isinstance(chosen, str):
         return chosen
     if is_own(chosen):
-        found: Measure = load(chosen, field)
+        found: Measure = load(chosen, "loss")
         fix = "write a function that gives one number per sample"
         ok = callable(found) and not isinstance(found, type)
-        require(f"{field} {chosen}", ok, "must be a function (output, target)", found, fix)
+        require(f"loss {chosen}", ok, "must be a function (output, target)", found, fix)
         return found
-    if chosen not in known:
-        raise unknown(field, chosen, known)
-    return known[chosen]
+    if chosen not in LOSSES:
+        raise unknown("loss", chosen, LOSSES)
+    return LOSSES[chosen]
 
 
 def per_sample(found: Tensor, samples: int, field: str = "loss") -> Tensor:
@@ -89,6 +78,10 @@ def per_sample(found: Tensor, samples: int, field: str = "loss") -> Tensor:
             field,
             f"must give one number per sample, a tensor of shape ({samples},)",
             tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__,
-            "use reduction='none' and average over all but the first dimension",
+            "use reduction='none' and average over all but the first dimension"
+            + (
+                "; mark one that scores all samples at once with @fedskip.metric(whole=True)"
+                * (field == "metric")
+            ),
         )
     return found

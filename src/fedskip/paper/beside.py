@@ -20,7 +20,7 @@ from fedskip.report.style import look
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-METRIC = "accuracy"
+METRIC = units.ACCURACY
 SKIPPING = [f"FedSkip-{period}" for period in (3, 5, 7, 10)]
 PAPER = "#d55e00"  # its colour
 WIDEST = 10.0  # points of a picture to each side

@@ -1,7 +1,6 @@
 """What a study records: one row per run and evaluation, one summary row per run."""
 
 import logging
-import math
 import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -33,9 +32,11 @@ class HistoryFile:
     All rows are in memory, too. A file that somebody changes while the study runs is written anew.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, further: Iterable[str] = ()) -> None:
+        """`further`: columns that follow, of further metrics."""
         self.path = path
-        self.table = _found(path)
+        self.columns = (*HISTORY, *further)
+        self.table = _found(path, self.columns)
         self._size = -1  # bytes of the file as it was written here
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -44,7 +45,7 @@ class HistoryFile:
         if not self._is_ours():
             self._write()
             return
-        lines = Table(HISTORY, rows).csv().split("\n", 1)[1].encode()
+        lines = Table(self.columns, rows).csv().split("\n", 1)[1].encode()
         with naming(self.path), self.path.open("ab") as file:
             file.write(lines)
         self._size += len(lines)
@@ -59,24 +60,24 @@ class HistoryFile:
     def cut(self, setting: str, round: int, anew: Collection[str] = ()) -> None:
         """Forget what a setting recorded after a round, half a line, and runs that start anew."""
         kept = [row for row in self.table if row["setting"] != setting or row["round"] <= round]
-        self.table = Table(HISTORY, [row for row in kept if row["run"] not in anew])
+        self.table = Table(self.columns, [row for row in kept if row["run"] not in anew])
         self._write()
 
     def of(self, setting: str, round: int) -> str:
         """What a setting has recorded up to a round, as text."""
         rows = [row for row in self.table if row["setting"] == setting and row["round"] <= round]
-        return Table(HISTORY, rows).csv()
+        return Table(self.columns, rows).csv()
 
     def recover(self, setting: str, round: int, recorded: str) -> None:
         """Up to a round, take the rows of a setting that a checkpoint holds, if the file has others."""
-        known = Table(HISTORY, Table.parse(recorded, self.path))  # with columns that it may be older than
+        known = Table(self.columns, Table.parse(recorded, self.path))  # with columns that it may be older than
         if self.of(setting, round) != known.csv():
             log.warning(
                 "%s was changed or lost: what %s recorded up to round %d is taken from its checkpoint",
                 self.path, setting, round,
             )  # fmt: skip
             later = [row for row in self.table if row["setting"] != setting]
-            self.table = Table(HISTORY, [*known, *later])
+            self.table = Table(self.columns, [*known, *later])
 
     def _is_ours(self) -> bool:
         return self.path.is_file() and self.path.stat().st_size == self._size
@@ -87,35 +88,48 @@ class HistoryFile:
         self._size = len(content)
 
 
-def _found(path: Path) -> Table:
+def _found(path: Path, columns: Sequence[str]) -> Table:
     """What the file holds; nothing, if that cannot be read: a checkpoint has it, too."""
     if not path.exists():
-        return Table(HISTORY)
+        return Table(columns)
     try:
         always = [name for name in HISTORY if not name.startswith("x_")]  # others have come later
         return Table.read(path, filled=("setting", "run", "round"), present=always)
     except InputError as error:
         log.warning("%s", error)
-        return Table(HISTORY)
+        return Table(columns)
 
 
-def summarise(rows: Sequence[Row], *, rounds: int) -> Row:
-    """Summarise the history of one run, which was made for `rounds` rounds."""
+def summarise(
+    rows: Sequence[Row], *, rounds: int, higher: bool = True, validated_higher: bool | None = None
+) -> Row:
+    """Summarise the history of one run, which was made for `rounds` rounds.
+
+    `higher`: whether higher scores are better; `validated_higher`: the same of those on the validation
+    samples, if they are of another metric.
+    """
     last = rows[-1] if rows else {}
-    scored = [row for row in rows if not math.isnan(row["test_accuracy"])]  # a metric may be undefined
-    best = max(scored, key=lambda row: row["test_accuracy"], default={})
+    # a metric may be undefined: its cell is empty, or held a NaN
+    scored = [row for row in rows if (score := row["test_accuracy"]) is not None and score == score]
+    best = _best(scored, "test_accuracy", higher)
     tail = [row["test_accuracy"] for row in scored if row["round"] > (1 - TAIL) * rounds] or [
         last.get("test_accuracy")
     ]
     validated = [row for row in scored if row["val_accuracy"] is not None]
-    chosen = max(validated, key=lambda row: row["val_accuracy"], default={})
+    chosen = _best(validated, "val_accuracy", higher if validated_higher is None else validated_higher)
     return {
         "last": last.get("test_accuracy"),
         "best": best.get("test_accuracy"),
         "best_round": best.get("round"),
-        "mean_tail": float(np.mean(tail)) if rows else None,
+        "mean_tail": None if tail[0] is None else float(np.mean(tail)),
         "rounds": last.get("round", 0),
         "merges": last.get("merges", 0),
         "bytes_total": last.get("bytes_down", 0) + last.get("bytes_up", 0),
         "best_val": chosen.get("test_accuracy"),
+        **{name: value for name, value in last.items() if name.startswith("x_") and name not in HISTORY},
     }
+
+
+def _best(rows: Sequence[Row], column: str, higher: bool) -> Row:
+    """The first of the best rows."""
+    return (max if higher else min)(rows, key=lambda row: float(row[column]), default={})

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedskip.report.curves import NAMES, SHOWN, curves
+from fedskip.report.curves import NAMES, curves, shown
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.series import Band
@@ -34,7 +34,7 @@ def _chart(results: Results, setting: About) -> dict[str, Any]:
     """One setting: how its methods look, and its lines by what they show."""
     methods = {label: look(label) for label in results.labels(setting.name)}
     views = {}
-    for y in SHOWN:
+    for y in shown(setting):
         found = curves(results, setting, y)
         if found.lines:
             views[y] = {

@@ -12,29 +12,48 @@ from fedskip.report import broken, units
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST, Sheet
+from fedskip.report.warned import warnings
 
 # column of summary.csv -> its header, and which number it is
 SCORES = {
     "last": ("last", "at the last evaluation"),
-    "best": ("best", "the highest of a run, chosen by the test set"),
+    "best": ("best", "the {best} of a run, chosen by the test set"),
     "mean_tail": ("tail", f"mean over the last {TAIL:.0%} of the rounds"),
-    "best_val": ("by val.", "where the validation score was highest"),
+    "best_val": ("by val.", "where the validation {validated} was {chosen}"),
     "full_test": ("full test", "the last model on all test samples"),
     "final": ("final", "after an extra merge at the end, where the period does not divide the rounds"),
 }
 
 
 def closing(results: Results) -> RenderableType:
-    """The table of a finished study, and what its numbers are."""
-    return Group(scored(results), Text("\n".join(notes(results)), "dim"))
+    """The tables of a finished study, what their numbers are, and what is odd about them."""
+    said = [Text(words, "yellow") for words in warnings(results)]
+    return Group(scored(results), *further(results), Text("\n".join(notes(results)), "dim"), *said)
 
 
-def scored(results: Results) -> Sheet:
-    """All scores and costs."""
+def further(results: Results) -> list[Sheet]:
+    """A table for each further metric: its scores."""
+    return [scored(results.by(name), costs=False) for name in results.further]
+
+
+def described(name: str, results: Results) -> str:
+    """Which number a score is."""
+    best = {setting.metric.best for setting in results.settings}
+    chosen = {setting.metrics[0].best for setting in results.settings}  # validation is by the headline
+    words = {
+        key: found.pop() if len(found) == 1 else "best" for key, found in (("best", best), ("chosen", chosen))
+    }
+    validated = {setting.metrics[0].words for setting in results.settings if setting.by} or {"score"}
+    return SCORES[name][1].format(**words, validated=" or ".join(sorted(validated)))
+
+
+def scored(results: Results, *, costs: bool = True) -> Sheet:
+    """All scores, and what they cost."""
     scores = shown_scores(results)
     several, diverged = len(results.compared) > 1, any(results.summary.column("diverged"))
-    names = ["setting"] * several + ["method"]
-    headers = [*names, *(SCORES[name][0] for name in scores), "bytes", "merges", *["diverged"] * diverged]
+    names, diverged = ["setting"] * several + ["method"], costs and diverged
+    paid = [*["bytes", "merges"] * costs, *["diverged"] * diverged]
+    headers = [*names, *(SCORES[name][0] for name in scores), *paid]
     rows: list[list[Text]] = []
     for setting in results.compared:
         labels = results.labels(setting.name)
@@ -44,18 +63,21 @@ def scored(results: Results) -> Sheet:
         for index, label in enumerate(labels):
             place = [Text("" if index else setting.name)] * several
             shown = [_score(results, setting, label, name, leaders.get(name, ())) for name in scores]
-            rows.append([*place, Text(label), *shown, *_costs(results, setting, label, diverged)])
+            bill = _costs(results, setting, label, diverged) if costs else []
+            rows.append([*place, Text(label), *shown, *bill])
         rows.append([])
     for setting in results.settings:
         if setting.reference:  # what it sends means nothing
             for label in results.labels(setting.name):
                 shown = [_score(results, setting, label, name) for name in scores]
-                row = [*[Text()] * several, Text(f"{setting.name} ({label})"), *shown, Text(), Text()]
-                rows.append([*row, *[Text()] * diverged])
+                row = [*[Text()] * several, Text(f"{setting.name} ({label})"), *shown]
+                rows.append([*row, *(Text() for _ in paid)])
                 for cell in rows[-1]:
                     cell.style = "italic cyan"
     rows = rows[:-1] if rows and not rows[-1] else rows
-    return Sheet(results.name, headers, len(names), rows, " ".join(notes(results)))
+    by = {setting.metric.with_unit(" in %") for setting in results.settings if setting.by}
+    title = f"{results.name}, by {' and '.join(sorted(by))}" if by else results.name
+    return Sheet(title, headers, len(names), rows, " ".join(notes(results)))
 
 
 def shown_scores(results: Results) -> list[str]:
@@ -72,7 +94,7 @@ def notes(results: Results) -> list[str]:
     found = [] if results.finished else ["Not finished: these are the numbers so far."]
     found.append(caption(results))
     if scores:
-        found.append("; ".join(f"{SCORES[name][0]}: {SCORES[name][1]}" for name in scores) + ".")
+        found.append("; ".join(f"{SCORES[name][0]}: {described(name, results)}" for name in scores) + ".")
     if any(len(results.labels(setting.name)) > 1 for setting in results.compared):
         found.append(meaning(results))
     if any(last_round(results, s, label) for s in results.compared for label in results.labels(s.name)):
@@ -82,14 +104,20 @@ def notes(results: Results) -> list[str]:
 
 def meaning(results: Results) -> str:
     """What it means that a number is bold."""
+    found = {
+        metric.best
+        for setting in results.compared
+        for metric in ([setting.metric] if setting.by else setting.metrics)
+    }
+    best = found.pop() if len(found) == 1 else "best"
     if len(set(results.summary.column("seed"))) < 2:
-        return "Bold: the highest; one seed tells nothing of chance."
-    return "Bold: not told apart from the highest, by Student's 95% interval of differences seed by seed."
+        return f"Bold: the {best}; one seed tells nothing of chance."
+    return f"Bold: not told apart from the {best}, by Student's 95% interval of differences seed by seed."
 
 
 def caption(results: Results) -> str:
     """What was measured, on what, and how often."""
-    measured = " and ".join(dict.fromkeys(map(_metric, results.settings)))
+    measured = " and ".join(dict.fromkeys(one.metric.with_unit(" in %") for one in results.settings))
     seeds = sorted(set(results.summary.column("seed")))
     over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± standard deviation over {len(seeds)} seeds"
     if 1 < len(seeds) <= 10:
@@ -129,12 +157,8 @@ def last_round(results: Results, setting: About, label: str) -> int | None:
     return last if last < setting.rounds else None
 
 
-def _metric(setting: About) -> str:
-    return units.metric(setting.metric) + (" in %" if setting.metric in units.PERCENT else "")
-
-
 def _score(results: Results, setting: About, label: str, name: str, leaders: Collection[str] = ()) -> Text:
-    """Over seeds; bold where no other method is known to be higher."""
+    """Over seeds; bold where no other method is known to be better."""
     known = [v for v in results.scores(setting.name, label, name).values() if v is not None]
     text = units.scores(known, setting.metric)
     at = last_round(results, setting, label) if name == "last" and not setting.reference else None

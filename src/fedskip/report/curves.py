@@ -9,7 +9,6 @@ from statistics import fmean
 
 from fedskip.input.errors import unknown
 from fedskip.records.table import Table
-from fedskip.report import units
 from fedskip.report.recorded import About, Recorded
 from fedskip.report.series import Band, band, limits
 
@@ -47,10 +46,13 @@ def curves(results: Recorded, about: About, y: str, smooth: int | None = None) -
     `smooth`: the rounds over which a running mean is taken; None: none, or a fiftieth of the rounds where a
     run has 100 evaluations and more.
     """
-    if y not in SHOWN:
-        raise unknown("y", y, SHOWN)
-    name, logarithmic = SHOWN[y]
-    share = 100.0 if y in SCORES and about.metric in units.PERCENT else 1.0
+    shown_as = shown(about)
+    if y not in shown_as:
+        raise unknown("y", y, shown_as)
+    name, logarithmic = shown_as[y]
+    further = {metric.column: metric for metric in about.metrics[1:]}
+    metric = about.metric if y in SCORES else further.get(y)
+    share = 1.0 if metric is None else metric.factor
     window = _window(results, about) if smooth is None else smooth
     lines: dict[str, Band] = {}
     lost: list[str] = []
@@ -58,7 +60,7 @@ def curves(results: Recorded, about: About, y: str, smooth: int | None = None) -
         found = band(_whole(results, about, label, lost), y, window).times(share)
         if len(found.mean):
             lines[label] = found.thinned(POINTS) if window else found
-    wild, kept = ([], None) if y in SCORES else limits({k: v.mean for k, v in lines.items()}, logarithmic)
+    wild, kept = ([], None) if metric else limits({k: v.mean for k, v in lines.items()}, logarithmic)
     seeds = sorted(set(results.summary.where(setting=about.name).column("seed")))
     notes = [f"mean of {len(seeds)} seeds, band: lowest to highest" if len(seeds) > 1 else f"seed {seeds[0]}"]
     notes += about.marks
@@ -68,10 +70,17 @@ def curves(results: Recorded, about: About, y: str, smooth: int | None = None) -
     notes += [f"smoothed over {window} rounds"] if window else []
     positive = any((line.mean > 0).any() for line in lines.values())
     return Curves(
-        name.format(metric=units.metric(about.metric)) + (" (%)" if share > 1 else ""), lines,
+        name + " (%)" * (share > 1), lines,
         _references(results, about, share) if y == "test_accuracy" else {},
         logarithmic and positive, kept, len(seeds) > 1, notes,
     )  # fmt: skip
+
+
+def shown(about: About) -> dict[str, tuple[str, bool]]:
+    """What there may be to draw of a setting: its name on an axis, and whether that is logarithmic."""
+    found = {y: (name.format(metric=about.metric.words), log) for y, (name, log) in SHOWN.items()}
+    further = {metric.column: (f"test {metric.words}", False) for metric in about.metrics[1:]}
+    return found | ({} if about.by else further)
 
 
 def _whole(results: Recorded, about: About, label: str, lost: list[str]) -> list[Table]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
+from typing import Any
 
 from rich import live
 from rich.console import Console, Group, RenderableType
@@ -92,6 +93,7 @@ class Watch:
 
     def __init__(self, course: Course, rows: Iterable[Row]) -> None:
         self.course, self.round = course, course.start
+        self.better: Callable[..., Any] = max if course.metric.higher else min
         self.last: dict[str, float] = {}  # by run
         self.best: dict[str, float] = {}
         self.note(rows)
@@ -101,8 +103,9 @@ class Watch:
     def note(self, rows: Iterable[Row]) -> None:
         for row in rows:
             run, score = row["run"], row["test_accuracy"]
-            self.last[run] = score
-            self.best[run] = max(score, self.best.get(run, score))
+            if score is not None:  # a metric may be undefined
+                self.last[run] = score
+                self.best[run] = self.better(score, self.best.get(run, score))
 
     def lost(self) -> list[str]:
         """A line for each run that has diverged since this was last asked; the first says what helps."""
@@ -115,7 +118,8 @@ class Watch:
     def line(self) -> str:
         """All of the setting in one line."""
         course, status = self.course, self.course.status()
-        best = max(course.runs, key=lambda run: self.best.get(run.name, float("-inf")))
+        known = [run for run in course.runs if run.name in self.best] or course.runs[:1]
+        best = self.better(known, key=lambda run: self.best.get(run.name, 0.0))
         score = units.score(self.best.get(best.name), course.metric)
         elapsed, left, speed = self._pace(status)
         start = f"{course.name}: round {self.round}/{course.rounds}"

@@ -17,11 +17,12 @@ from fedskip.input.errors import InputError
 from fedskip.report import parts, reach
 from fedskip.report.canvas import drawn, new_axes
 from fedskip.report.charts import charts, scripts
-from fedskip.report.closing import notes, scored
+from fedskip.report.closing import further, notes, scored
 from fedskip.report.parts import paragraphs, wide
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 from fedskip.report.verdict import compared
+from fedskip.report.warned import warnings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,13 +31,13 @@ log = logging.getLogger(__name__)
 
 Pictures = dict[str, list[tuple[str, str, bytes]]]  # by their place on the page: kind, words, and an SVG
 
-# name of a file -> the figure of `Plot`, its arguments, and what it shows
+# name of a file -> the figure of `Plot`, its arguments, and what it shows; {metric} is the setting's
 FIGURES: dict[str, tuple[str, dict[str, str], str]] = {
-    "accuracy": ("curves", {}, "accuracy over rounds"),
-    "bytes": ("bytes", {}, "accuracy over what was sent"),
+    "accuracy": ("curves", {}, "{metric} over rounds"),
+    "bytes": ("bytes", {}, "{metric} over what was sent"),
     "loss": ("curves", {"y": "train_loss"}, "training loss over rounds"),
     "drift": ("drift", {}, "how far the slots are apart"),
-    "clients": ("clients", {}, "accuracy by client"),
+    "clients": ("clients", {}, "{metric} by client"),
     "routing": ("routing", {}, "which client each slot visits"),
     "partition": ("partition", {}, "who has how much of what"),
 }
@@ -88,11 +89,21 @@ class Figure(NamedTuple):
 
 def figures(results: Results) -> list[Figure]:
     """All figures of a study."""
-    wanted = [
-        (setting.name, f"{setting.name}.{name}", kind, words, {"setting": setting.name, **how})
-        for setting in results.compared
-        for name, (kind, how, words) in FIGURES.items()
-    ]
+    wanted: list[tuple[str, str, str, str, dict[str, str]]] = []
+    for setting in results.compared:
+        known = {
+            name: (kind, how, words.format(metric=setting.metric.words))
+            for name, (kind, how, words) in FIGURES.items()
+        }
+        if not setting.by:
+            known |= {
+                metric.column: ("curves", {"y": metric.column}, f"{metric.words} over rounds")
+                for metric in setting.metrics[1:]
+            }
+        wanted += [
+            (setting.name, f"{setting.name}.{name}", kind, words, {"setting": setting.name, **how})
+            for name, (kind, how, words) in known.items()
+        ]
     words, how = "a score over the rounds from merge to merge", {"score": "mean_tail"}
     wanted.append(("periods", "sweep", "sweep", words, how))
     return [
@@ -141,12 +152,15 @@ def content(
     marks = [] if results.finished else ["Not finished: these are the numbers so far."]
     marks += [f"{setting.name}, {words}." for setting in results.settings for words in setting.marks]
     words, bill = parts.verdict(results, **how), reach.in_words(results, target)
+    said = [*warnings(results), *said]
     found = [
         f"<h1>{html.escape(results.name)}</h1>{paragraphs(marks, 'mark')}{parts.about(results)}",
         f'<div class="verdict">{paragraphs([*words, *bill, *said])}</div>' if words or bill or said else "",
         f"<h2>Set-up</h2>{parts.brief(results)}",
         f"<h2>Results</h2>{wide(scored(results).html())}{paragraphs([*notes(results), WORDS], 'dim')}",
     ]
+    for sheet in further(results):
+        found.append(f"<h2>{html.escape(sheet.title)}</h2>{wide(sheet.html())}")
     if words:
         sheet = compared(results, **how)
         found.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{described(sheet)}")

@@ -36,7 +36,7 @@ def _sentences(results: Results, setting: About) -> str:
         f"{keys.get('cohort')} of them train {named(keys.get('model'))} for "
         f"{count(local.get('epochs'), 'epoch')}. "
         f"All is done with {count(len(_seeds(results, setting)), 'seed')}, and scored by test "
-        f"{units.metric(setting.metric)} on {tested([setting])}."
+        f"{units.listed([metric.words for metric in setting.metrics])} on {tested([setting])}."
     )
 
 

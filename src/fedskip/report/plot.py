@@ -18,7 +18,6 @@ from fedskip.federation.server import draw_cohort
 from fedskip.input.errors import InputError, unknown
 from fedskip.methods.period import Period
 from fedskip.records.table import Table
-from fedskip.report import units
 from fedskip.report.canvas import GREY, finish, new_axes
 from fedskip.report.curves import NAMES, curves
 from fedskip.report.recorded import About, Recorded
@@ -49,6 +48,9 @@ class Plot:
     ) -> Axes:
         """A line for each method over rounds, `x="merges"` or `x="bytes"`.
 
+        `y`: a column of the history: the headline unless told otherwise; `x_macro_f1`, say, is a further
+        metric, and there are losses and drifts.
+
         `smooth`: the rounds over which a running mean is taken; None: none, or a fiftieth of the rounds
         where a run has 100 evaluations and more. The figure says so.
         """
@@ -77,7 +79,7 @@ class Plot:
         return finish(axes, about.name, found.notes)
 
     def bytes(self, setting: str | None = None, **how: Any) -> Axes:
-        """Accuracy against what was sent."""
+        """The metric against what was sent."""
         return self.curves(setting, x="bytes", **how)
 
     def drift(self, setting: str | None = None, **how: Any) -> Axes:
@@ -93,13 +95,14 @@ class Plot:
             raise unknown("score", score, self.results.summary.columns)
         axes, metric = axes or new_axes(), self._setting(None).metric
         ticks: set[float] = set()
-        share = 100.0 if metric in units.PERCENT else 1.0
         for about in self.results.compared:
             by_title: dict[str, dict[float, list[float]]] = {}
             for row in self.results.summary.where(setting=about.name):
                 found = point(row, parameter)
                 if found is not None and row[score] is not None and not row["diverged"]:
-                    by_title.setdefault(found[0], {}).setdefault(found[1], []).append(share * row[score])
+                    by_title.setdefault(found[0], {}).setdefault(found[1], []).append(
+                        metric.factor * row[score]
+                    )
             for title, points in by_title.items():
                 if len(points) > 1:
                     several = len(self.results.compared) > 1
@@ -118,12 +121,12 @@ class Plot:
         axes.set_xticks(sorted(ticks), [f"{v:g}" for v in sorted(ticks)])
         axes.set(xlabel="Δ, rounds from merge to merge" if parameter == "period" else parameter)
         called = "tail" if score == "mean_tail" else score
-        axes.set_ylabel(f"{called} test {units.metric(metric)}" + (" (%)" if share > 1 else ""))
+        axes.set_ylabel(f"{called} test {metric.with_unit()}")
         notes = ["mean ± standard deviation over seeds", *["Δ = 1 is FedAvg"] * (parameter == "period")]
         return finish(axes, self.results.name, notes)
 
     def clients(self, setting: str | None = None, *, axes: Axes | None = None) -> Axes:
-        """The accuracy of the last model by client, clients sorted from the worst to the best."""
+        """The headline of the last model by client, clients sorted from the worst to the best."""
         about, axes = self._setting(setting), axes or new_axes()
         file = about.out / "clients.csv"
         if not file.exists():
@@ -131,17 +134,20 @@ class Plot:
             raise InputError("clients", "were not measured in this study", str(about.out), fix)
         columns = ("setting", "method", "seed", "client", "test_accuracy")
         rows = Table.read(file, filled=columns, whole=True).where(setting=about.keys["name"])
-        share = 100.0 if about.metric in units.PERCENT else 1.0
+        metric = about.metrics[0]
         for label in self.results.labels(about.name):
             mine = rows.where(method=label)
-            seeds = [sorted(mine.where(seed=s).column("test_accuracy")) for s in set(mine.column("seed"))]
+            seeds = [
+                sorted(mine.where(seed=s).column("test_accuracy"), reverse=not metric.higher)
+                for s in set(mine.column("seed"))
+            ]
             grid = np.linspace(0, 1, 101)
             curves = [np.interp(grid, np.linspace(0, 1, len(one)), one) for one in seeds if one]
             if curves:
                 seen = look(label)
-                mean = share * np.mean(curves, 0)
+                mean = metric.factor * np.mean(curves, 0)
                 axes.plot(100 * grid, mean, seen.line, color=seen.colour, label=shown(label))
-        up = f"test {units.metric(about.metric)} of a client" + (" (%)" if share > 1 else "")
+        up = f"test {metric.words} of a client" + " (%)" * metric.percent
         axes.set(xlabel="clients, from the worst to the best (%)", ylabel=up)
         return finish(axes, about.name, [f"mean of {len(set(rows.column('seed')))} seeds"])
 

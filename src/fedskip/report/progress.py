@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedskip.federation import Broke
 from fedskip.records.table import Row
+from fedskip.report.units import Metric
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Course:
     runs: Sequence[Shown]
     start: int  # the round from which it goes on
     rounds: int
-    metric: str | Callable[..., Any]
+    metric: Metric
     notes: Sequence[str]  # to be said when it begins, such as what memory it needs
     status: Callable[[], Status]
     seconds: Callable[[], float]  # since the setting began

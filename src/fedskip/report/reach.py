@@ -76,18 +76,18 @@ def _bill(row: Row) -> str:
     return f"{rounds}, {merges}, {units.size(row['bytes'])}"
 
 
-def _words(target: float | str, metric: str) -> str:
+def _words(target: float | str, metric: units.Metric) -> str:
     """A target as people say it.
 
-    >>> _words("FedAvg", "accuracy"), _words(0.68, "accuracy")
+    >>> _words("FedAvg", units.ACCURACY), _words(0.68, units.ACCURACY)
     ("FedAvg's best", '68.00 %')
     """
     if isinstance(target, str):
         return f"{target}'s best"
-    return units.score(target, metric) + (" %" if metric in units.PERCENT else "")
+    return units.score(target, metric) + " %" * metric.percent
 
 
-def _metric(results: Results, row: Row) -> str:
+def _metric(results: Results, row: Row) -> units.Metric:
     setting: About = next(one for one in results.compared if one.name == row["setting"])
     return setting.metric
 

@@ -6,7 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +20,13 @@ from fedskip.records.checkpoint import found, read_notes
 from fedskip.records.history import HISTORY, SUMMARY, summarise
 from fedskip.records.provenance import Facts, Folder, settings_of
 from fedskip.records.table import Row, Table
+from fedskip.report.units import Metric
 from fedskip.spec.setting import check_name
 
 # what a row of the history must hold, and one of the summary
 FILLED = ("setting", "run", "method", "seed", "diverged")
-NEEDED = ("setting", "run", "method", "seed", "round", "merges", "test_accuracy", "bytes_down", "bytes_up")
+NEEDED = ("setting", "run", "method", "seed", "round", "merges", "bytes_down", "bytes_up")
+SCORED = ("test_accuracy",)  # which is empty where a metric is undefined
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class About:
     divisions: dict[int, Facts] = field(default_factory=dict)  # in numbers, by partition seed
     short: dict[int, int] = field(default_factory=dict)  # clients that fill no batch, by partition seed
     called: str = ""  # where several studies are looked at together and it has a namesake
+    known: tuple[Metric, ...] = ()  # its metrics, as the study has noted them
+    by: str = ""  # the further metric that it is looked at by
+    guessing: Facts = field(default_factory=dict)  # what one answer for all samples would score
+    warned: tuple[str, ...] = ()  # what was odd about it
 
     @property
     def name(self) -> str:
@@ -58,8 +64,16 @@ class About:
         return bool(self.keys.get("reference"))
 
     @property
-    def metric(self) -> str:
-        return str(self.keys.get("metric", "accuracy"))
+    def metrics(self) -> tuple[Metric, ...]:
+        """All of its metrics; the first is the headline. Older studies have noted only their names."""
+        named = self.keys.get("metric", "accuracy")
+        names = [str(one) for one in (named if isinstance(named, list) else [named])]
+        return self.known or tuple(Metric(name, name in ("accuracy", "label_accuracy")) for name in names)
+
+    @property
+    def metric(self) -> Metric:
+        """The one that it is looked at by: the headline, unless told otherwise."""
+        return next((one for one in self.metrics if one.name == self.by), self.metrics[0])
 
     def clients(self, seed: int) -> int:
         """How many clients take part at a seed."""
@@ -104,13 +118,11 @@ class Recorded:
             check_name(keys["name"])  # it names files
         written = out / "summary.csv"  # with it a study is finished
         finished = written.exists()
-        rows = Table.read(history, filled=NEEDED) if history.exists() else Table(HISTORY)
+        rows = Table.read(history, filled=NEEDED, present=SCORED) if history.exists() else Table(HISTORY)
         noted = folder.record().get("settings") or {}
         settings = []
         for keys in settings_of(study):
-            facts = noted.get(keys["name"], {})
-            divisions, short = dict(facts.get("divisions") or {}), dict(facts.get("short") or {})
-            settings.append(About(keys, out, divisions, short))
+            settings.append(_about(keys, out, noted.get(keys["name"], {})))
         _refuse_unknown(rows, settings, history)
         if finished:
             summary = Table.read(written, filled=FILLED, present=("last", "best"), whole=True)
@@ -188,9 +200,10 @@ class Recorded:
         raise unknown(field, found.label, labels)
 
 
-def so_far(history: Table, settings: Iterable[About], checkpoints: Path) -> Table:
+def so_far(history: Table, settings: Sequence[About], checkpoints: Path) -> Table:
     """The summary of runs that are under way, from their history; a checkpoint knows which have diverged."""
     rounds = {setting.name: setting.rounds for setting in settings}
+    higher = {setting.name: setting.metric.higher for setting in settings}
     noted: dict[str, Facts] = {}  # by run
     for name in rounds:
         with contextlib.suppress(LookupError, ValueError, OSError):  # none yet, or it makes way for the next
@@ -203,11 +216,19 @@ def so_far(history: Table, settings: Iterable[About], checkpoints: Path) -> Tabl
         about = {name: mine[0][name] for name in ("setting", "run", "method", "period", "seed")}
         lost = noted.get(run, {})
         diverged = bool(lost.get("diverged"))
-        broke = (diverged and lost.get("broke")) or ()
-        row = about | summarise(mine, rounds=rounds[mine[0]["setting"]])
+        broke, name = (diverged and lost.get("broke")) or (), mine[0]["setting"]
+        row = about | summarise(mine, rounds=rounds[name], higher=higher[name])
         row |= zip(("broke_round", "broke_client", "broke_slot"), broke, strict=False)
         rows.append(row | {"diverged": diverged, "set_aside": mine[-1].get("x_set_aside")})
-    return Table(SUMMARY, rows)
+    return Table(dict.fromkeys([*SUMMARY, *(name for row in rows for name in row)]), rows)
+
+
+def _about(keys: Facts, out: Path, noted: Facts) -> About:
+    """A setting, and what the study has noted of it."""
+    divisions, short, guessing = (dict(noted.get(name) or {}) for name in ("divisions", "short", "guessing"))
+    known = tuple(Metric(**one) for one in noted.get("metrics") or ())
+    warned = tuple(map(str, noted.get("warned") or ()))
+    return About(keys, out, divisions, short, known=known, guessing=guessing, warned=warned)
 
 
 def _refuse_unknown(table: Table, settings: Iterable[About], file: Path) -> None:
@@ -217,8 +238,9 @@ def _refuse_unknown(table: Table, settings: Iterable[About], file: Path) -> None
         raise InputError(str(file), "has rows of a setting that study.yaml lacks", other[0], fix)
 
 
-def _refuse_unlike(history: Table, summary: Table, settings: Iterable[About], file: Path) -> None:
+def _refuse_unlike(history: Table, summary: Table, settings: Sequence[About], file: Path) -> None:
     """Refuse a history with rows that are missing, doubled or edited, as far as it or the summary tells."""
+    higher = {setting.name: setting.metric.higher for setting in settings}
     often = {setting.name for setting in settings if setting.keys.get("eval_every", 1) == 1}
     runs: dict[str, list[Row]] = {}
     fix = "bring back the files as the study wrote them"
@@ -234,18 +256,19 @@ def _refuse_unlike(history: Table, summary: Table, settings: Iterable[About], fi
     if lost := sorted(runs.keys() - set(summary.column("run"))):
         raise InputError(str(file.with_name("summary.csv")), "lacks a run of history.csv", lost[0], fix)
     for row in summary if runs else ():
-        for name, value in _told(runs.get(row["run"], [])).items():
+        for name, value in _told(runs.get(row["run"], []), higher[row["setting"]]).items():
             if value != row.get(name) and value == value:  # a metric may be undefined
                 rule = f"does not fit summary.csv, where {row['run']} has {row.get(name)} as {name}"
                 raise InputError(str(file), rule, value, fix)
 
 
-def _told(rows: list[Row]) -> Row:
+def _told(rows: list[Row], higher: bool) -> Row:
     """What a run's history tells of its summary."""
     if not rows:
         return {"last": None, "best": None}
     scores = [row["test_accuracy"] for row in rows]
-    best = max((score for score in scores if not math.isnan(score)), default=None)
+    known = [score for score in scores if score is not None and not math.isnan(score)]
+    best = (max if higher else min)(known, default=None)
     found = {"last": scores[-1], "best": best, "merges": rows[-1]["merges"]}
     return found if rows[-1]["merges"] else {**found, "rounds": rows[-1]["round"]}
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
 from fedskip.input.errors import InputError, require, unknown
+from fedskip.records.history import summarise
 from fedskip.records.table import Row, Table
 from fedskip.report.choices import SCORES
 from fedskip.report.plot import Plot
-from fedskip.report.recorded import Recorded
+from fedskip.report.recorded import About, Recorded
 from fedskip.report.statistics import LEVEL, Difference, Scores, difference, ranks
 
 ALL = "(all)"  # how tables call all settings together; no setting can have this name
@@ -27,7 +28,7 @@ class Results(Recorded):
         return Plot(self)
 
     def leaders(self, setting: str, score: str = "mean_tail", level: float = LEVEL) -> list[str]:
-        """The methods that are not told apart from the one with the highest mean.
+        """The methods that are not told apart from the one with the best mean.
 
         With one seed it stands alone. A method of which a run diverged, or which lacks seeds that others
         have, is not among them.
@@ -43,13 +44,18 @@ class Results(Recorded):
         }
         if not means:
             return []
-        best = max(means, key=means.__getitem__)
-        apart = {label: difference(scores[label], scores[best], level).high for label in means}
+        higher = self._higher(setting)
+        best = (max if higher else min)(means, key=means.__getitem__)
+        apart = {label: difference(scores[label], scores[best], level, higher=higher) for label in means}
         return [
             label
-            for label, high in apart.items()
-            if means[label] == means[best] or (high is not None and high >= 0)
+            for label, found in apart.items()
+            if means[label] == means[best] or (found.low is not None and found.sign >= 0)
         ]
+
+    def _higher(self, setting: str) -> bool:
+        """Whether higher scores are better there."""
+        return all(one.metric.higher for one in self.settings if one.name == setting)
 
     def table(self) -> Table:
         """A row for each setting and method: means and standard deviations over its seeds, and its costs."""
@@ -63,8 +69,39 @@ class Results(Recorded):
                     row[name], row[f"{name}_std"] = _spread(self.scores(setting.name, label, name).values())
                 for name in ("rounds", "merges", "bytes_total"):
                     row[name] = _spread(runs.column(name))[0]
+                for metric in setting.metrics[1:]:
+                    name = metric.column
+                    row[name], row[f"{name}_std"] = _spread(self.scores(setting.name, label, name).values())
                 rows.append(row)
-        return Table(rows[0] if rows else (), rows)
+        return Table(dict.fromkeys(name for row in rows for name in row), rows)
+
+    def by(self, metric: str) -> Results:
+        """The same study, looked at by one of its further metrics: its scores, tables, figures and verdicts.
+
+        `best_val` is then the metric where the headline was best on the validation samples. Settings without
+        the metric are left out.
+        """
+        settings = [one for one in self.settings if metric in [known.name for known in one.metrics]]
+        if not settings:
+            raise unknown("metric", metric, {known.name for one in self.settings for known in one.metrics})
+        history: list[Row] = []
+        summary: list[Row] = []
+        for setting in settings:
+            if metric == setting.metrics[0].name:
+                history += self.history.where(setting=setting.name)
+                summary += self.summary.where(setting=setting.name)
+                continue
+            rows, runs = _by(self, setting, metric)
+            history, summary = history + rows, summary + runs
+        looked = tuple(replace(s, by="" if metric == s.metrics[0].name else metric) for s in settings)
+        tables = Table(self.history.columns, history), Table(self.summary.columns, summary)
+        return replace(self, history=tables[0], summary=tables[1], settings=looked)
+
+    @property
+    def further(self) -> list[str]:
+        """The metrics that stand beside the headline of some setting; none while looked at by one of them."""
+        shown = [setting for setting in self.compared if not setting.by]
+        return list(dict.fromkeys(one.name for setting in shown for one in setting.metrics[1:]))
 
     def compare(
         self,
@@ -94,9 +131,10 @@ class Results(Recorded):
             scores = {label: self.scores(setting.name, label, score) for label in self.labels(setting.name)}
             if baseline not in scores:
                 continue
-            placed = mean_ranks(scores)
+            higher = self._higher(setting.name)
+            placed = mean_ranks(scores, higher)
             for label, mine in scores.items():
-                found = difference(mine, scores[baseline], level, bootstrap=bootstrap)
+                found = difference(mine, scores[baseline], level, bootstrap=bootstrap, higher=higher)
                 row = {"setting": setting.name, "method": label, "mean": _spread(mine.values())[0]}
                 rows.append(row | _shown(found, label == baseline) | {"rank": placed[label]})
         if rows and all(row["mean"] is None for row in rows):
@@ -109,12 +147,14 @@ class Results(Recorded):
         """Rounds, merges and bytes until a score is first reached, over the seeds at which it is.
 
         Args:
-            target: a test accuracy from 0 to 1; or a method, whose `score` at the same seed is the target;
-                None: what the setting's own `target` says, or else the baseline.
+            target: a score, such as a test accuracy from 0 to 1; or a method, whose `score` at the same seed
+                is the target; None: what the setting's own `target` says, or else the baseline.
         """
         rows: list[Row] = []
         for setting in self.compared:
-            aim = setting.keys.get("target", self.baseline) if target is None else target
+            own = setting.keys.get("target", self.baseline)
+            own = self.baseline if setting.by and not isinstance(own, str) else own  # it is of the headline
+            aim = own if target is None else target
             label = self.find(aim, "target") if isinstance(aim, str) else None
             bests = self.scores(setting.name, label, score) if label else {}
             for method in self.labels(setting.name):
@@ -127,7 +167,8 @@ class Results(Recorded):
                     if goal is None or not known:  # where the other diverged, there is nothing to reach
                         continue
                     seeds += 1
-                    first = first_at(histories.get(run["run"], ()), float(goal))
+                    higher = setting.metric.higher
+                    first = first_at(histories.get(run["run"], ()), float(goal), higher)
                     reached += [first] if first else []
                 row: Row = {"setting": setting.name, "method": method, "target": label or aim}
                 row |= {"seeds": seeds, "reached": len(reached)}
@@ -137,19 +178,42 @@ class Results(Recorded):
         return Table(rows[0] if rows else (), rows)
 
 
-def first_at(history: Iterable[Row], goal: float) -> Row | None:
-    """Rounds, merges and bytes when a run first reached a test accuracy; None if it never did."""
+def _by(results: Recorded, setting: About, metric: str) -> tuple[list[Row], list[Row]]:
+    """The history and the summary of a setting, with a further metric in the place of the headline."""
+    higher = next(one.higher for one in setting.metrics if one.name == metric)
+    nobody = {"slot_accuracy": None, "x_broadcast_accuracy": None}  # has looked at these
+    rows: list[Row] = []
+    runs: dict[str, list[Row]] = {}
+    for row in results.history.where(setting=setting.name):
+        rows.append(row | nobody | {"test_accuracy": row.get(f"x_{metric}")})
+        runs.setdefault(row["run"], []).append(rows[-1])
+    summary = []
+    for run in results.summary.where(setting=setting.name):
+        mine = runs.get(run["run"], [])
+        found = summarise(
+            mine, rounds=setting.rounds, higher=higher,
+            validated_higher=setting.metrics[0].higher,
+        )  # fmt: skip
+        scores = {name: found[name] for name in ("last", "best", "best_round", "mean_tail", "best_val")}
+        scores |= {} if mine else {"last": run.get(f"x_{metric}")}  # its history was not kept
+        summary.append(run | scores | {"final": None, "full_test": None})
+    return rows, summary
+
+
+def first_at(history: Iterable[Row], goal: float, higher: bool = True) -> Row | None:
+    """Rounds, merges and bytes when a run first reached a score; None if it never did."""
     for row in history:
-        if row["test_accuracy"] >= goal:
+        score = row["test_accuracy"]
+        if score is not None and (score >= goal if higher else score <= goal):
             bytes_ = row["bytes_down"] + row["bytes_up"]
             return {"rounds": row["round"], "merges": row["merges"], "bytes": bytes_}
     return None
 
 
-def mean_ranks(scores: Mapping[str, Scores]) -> dict[str, float | None]:
-    """The rank of each method, 1 being the highest, averaged over the seeds that all methods have."""
+def mean_ranks(scores: Mapping[str, Scores], higher: bool = True) -> dict[str, float | None]:
+    """The rank of each method, 1 being the best, averaged over the seeds that all methods have."""
     seeds = sorted(set.intersection(*(set(mine) for mine in scores.values())))
-    at = [ranks({label: mine[seed] for label, mine in scores.items()}) for seed in seeds]
+    at = [ranks({label: mine[seed] for label, mine in scores.items()}, higher) for seed in seeds]
     return {label: fmean(one[label] for one in at) if at else None for label in scores}
 
 

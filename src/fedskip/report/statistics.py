@@ -25,32 +25,37 @@ class Difference:
     mean: float | None
     low: float | None  # the interval of the mean; None: one seed has none
     high: float | None
-    wins: int  # seeds at which it is higher; one that has no score has lost
+    wins: int  # seeds at which it is better; one that has no score has lost
     losses: int
     missing: int = 0  # seeds at which only the other has a score: its own run diverged
+    better: int = 1  # the sign of a difference for the better
 
     @property
     def sign(self) -> int:
-        """1 or -1 if the interval leaves out 0, else 0."""
+        """1 if it is better, -1 if it is worse; 0 if the interval holds 0."""
         if self.low is None or self.high is None:
             return 0
-        return (self.low > 0) - (self.high < 0)
+        return self.better * ((self.low > 0) - (self.high < 0))
 
 
-def difference(one: Scores, other: Scores, level: float = LEVEL, *, bootstrap: bool = False) -> Difference:
-    """How `one` differs from `other`, seed by seed."""
+def difference(
+    one: Scores, other: Scores, level: float = LEVEL, *, bootstrap: bool = False, higher: bool = True
+) -> Difference:
+    """How `one` differs from `other`, seed by seed; `higher`: whether higher scores are better."""
     seeds = [seed for seed in one if seed in other]
     pairs = [(one[seed], other[seed]) for seed in seeds]
     found = [a - b for a, b in pairs if a is not None and b is not None]
+    better = 1 if higher else -1
     low, high = (bootstrap_interval if bootstrap else t_interval)(found, level)
     return Difference(
         len(found),
         fmean(found) if found else None,
         low,
         high,
-        wins=sum(d > 0 for d in found) + sum(b is None and a is not None for a, b in pairs),
-        losses=sum(d < 0 for d in found) + sum(a is None and b is not None for a, b in pairs),
+        wins=sum(better * d > 0 for d in found) + sum(b is None and a is not None for a, b in pairs),
+        losses=sum(better * d < 0 for d in found) + sum(a is None and b is not None for a, b in pairs),
         missing=sum(a is None and b is not None for a, b in pairs),
+        better=better,
     )
 
 
@@ -107,13 +112,14 @@ def _within(t: float, df: int) -> float:
     return 2 / math.pi * (theta + math.sin(theta) * total) if odd else math.sin(theta) * total
 
 
-def ranks(scores: Mapping[str, float | None]) -> dict[str, float]:
-    """The rank of each method at one seed, 1 being the highest; equals share theirs, no score comes last.
+def ranks(scores: Mapping[str, float | None], higher: bool = True) -> dict[str, float]:
+    """The rank of each method at one seed, 1 being the best; equals share theirs, no score comes last.
 
     >>> ranks({"a": 0.5, "b": 0.7, "c": 0.5, "d": None})
     {'a': 2.5, 'b': 1.0, 'c': 2.5, 'd': 4.0}
     """
-    values = {name: -math.inf if score is None else score for name, score in scores.items()}
+    better = 1 if higher else -1
+    values = {name: -math.inf if score is None else better * score for name, score in scores.items()}
     return {
         name: 1 + sum(v > mine for v in values.values()) + (sum(v == mine for v in values.values()) - 1) / 2
         for name, mine in values.items()

@@ -47,7 +47,8 @@ def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
             notes += _taken(study, one.name, setting.name, labels, history, summary)
     names = " + ".join(dict.fromkeys(study.name for study in studies))
     finished = all(study.finished for study in studies)
-    rows, runs = Table(HISTORY, history), Table(SUMMARY, summary)
+    more = dict.fromkeys(name for study in studies for name in study.history.columns if name not in HISTORY)
+    rows, runs = Table((*HISTORY, *more), history), Table((*SUMMARY, *more), summary)
     return Results(first.out, rows, runs, names, tuple(settings), finished, tuple(studies)), notes
 
 

@@ -1,55 +1,101 @@
 """Numbers as people read them."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any
-
-from fedskip.spec.setting import SHARES
+from typing import Any, NamedTuple
 
 NONE = "–"
-PERCENT = SHARES
+_WORDS = {"macro_f1": "macro F1", "auroc": "AUROC", "r2": "R²", "mae": "mean absolute error", "rmse": "RMSE"}
 
 
-def score(value: float | None, metric: str | Callable[..., Any]) -> str:
-    """An accuracy in per cent, any other metric as it is.
+class Metric(NamedTuple):
+    """A metric as it is read."""
 
-    >>> score(0.86307, "accuracy"), score(-0.86307, "minus_squared_error"), score(None, "accuracy")
+    name: str
+    percent: bool = False  # a share from 0 to 1, shown in per cent
+    higher: bool = True  # is better
+
+    @property
+    def words(self) -> str:
+        """In words; of a user's own, the name of the function.
+
+        >>> Metric("label_accuracy").words, Metric("r2").words, Metric("python:mine.top_5").words
+        ('label accuracy', 'R²', 'top 5')
+        """
+        return _WORDS.get(self.short) or self.short.replace("_", " ")
+
+    @property
+    def short(self) -> str:
+        """Its name without the module."""
+        return self.name.replace(":", ".").rpartition(".")[2]
+
+    @property
+    def column(self) -> str:
+        """Where tables have it, if it is not the headline."""
+        return f"x_{self.name}"
+
+    @property
+    def factor(self) -> float:
+        """What numbers are multiplied by, to be shown."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def best(self) -> str:
+        """The word for the best of several.
+
+        >>> ACCURACY.best, Metric("rmse", higher=False).best
+        ('highest', 'lowest')
+        """
+        return "highest" if self.higher else "lowest"
+
+    def with_unit(self, sign: str = " (%)") -> str:
+        """In words, with its unit.
+
+        >>> ACCURACY.with_unit(), ACCURACY.with_unit(" in %"), Metric("r2").with_unit()
+        ('accuracy (%)', 'accuracy in %', 'R²')
+        """
+        return self.words + sign * self.percent
+
+
+ACCURACY = Metric("accuracy", percent=True)
+
+
+def score(value: float | None, metric: Metric) -> str:
+    """A share in per cent, any other metric as it is.
+
+    >>> score(0.86307, ACCURACY), score(-0.86307, Metric("minus_squared_error")), score(None, ACCURACY)
     ('86.31', '-0.8631', '–')
     """
     if value is None:
         return NONE
-    return f"{100 * value:.2f}" if metric in PERCENT else f"{value:.4g}"
+    return f"{100 * value:.2f}" if metric.percent else f"{value:.4g}"
 
 
-def metric(name: str) -> str:
-    """A metric in words; of a user's own, the name of the function.
+def scores(values: Sequence[float], metric: Metric) -> str:
+    """Their mean ± sample standard deviation, with as many decimals; of a single one there is none.
 
-    >>> metric("label_accuracy"), metric("python:mine.top_5"), metric("mine:top_5")
-    ('label accuracy', 'top 5', 'top 5')
-    """
-    return name.replace(":", ".").rpartition(".")[2].replace("_", " ")
-
-
-def scores(values: Sequence[float], metric: str | Callable[..., Any]) -> str:
-    """Their mean ± sample standard deviation; of a single one there is none.
-
-    >>> scores([0.5, 0.6, 0.7], "accuracy"), scores([0.5], "accuracy")
-    ('60.00 ± 10.00', '50.00')
+    >>> scores([0.5, 0.6, 0.7], ACCURACY), scores([0.5], ACCURACY), scores([2.61, 2.6115], Metric("rmse"))
+    ('60.00 ± 10.00', '50.00', '2.611 ± 0.001')
     """
     if len(values) < 2:
         return score(values[0] if values else None, metric)
-    return f"{score(fmean(values), metric)} ± {score(stdev(values), metric)}"
+    mean, spread = fmean(values), stdev(values)
+    if metric.percent or not 1e-3 <= abs(mean) < 1e4:
+        return f"{score(mean, metric)} ± {score(spread, metric)}"
+    decimals = 3 - math.floor(math.log10(abs(mean)))
+    return f"{mean:.{decimals}f} ± {spread:.{decimals}f}"
 
 
-def difference(value: float | None, metric: str) -> str:
-    """A difference of two scores, with its sign; of accuracies in points.
+def difference(value: float | None, metric: Metric) -> str:
+    """A difference of two scores, with its sign; of shares in points.
 
-    >>> difference(0.0123, "accuracy"), difference(-0.5, "minus_squared_error"), difference(-1e-9, "accuracy")
+    >>> difference(0.0123, ACCURACY), difference(-0.5, Metric("rmse")), difference(-1e-9, ACCURACY)
     ('+1.23', '-0.5', '0.00')
     """
     if value is None:
         return NONE
-    text = f"{100 * value:+.2f}" if metric in PERCENT else f"{value:+.4g}"
+    text = f"{100 * value:+.2f}" if metric.percent else f"{value:+.4g}"
     return text[1:] if text[1:].strip("0.") == "" else text  # no sign for what is rounded to nothing
 
 
@@ -61,6 +107,15 @@ def count(number: Any, what: str) -> str:
     """
     shown = f"{number:,}" if isinstance(number, int) else str(number)
     return f"{shown} {what}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def size(count: float) -> str:

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from fedskip.records.table import Row
 from fedskip.report import units
-from fedskip.report.closing import SCORES
+from fedskip.report.closing import SCORES, described
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
@@ -25,17 +25,19 @@ def compared(results: Results, baseline: str | None = None, score: str = "mean_t
         place = [Text("" if row["setting"] == shown else row["setting"])] * (len(metrics) > 1)
         shown = row["setting"]
         style = COLOURS.get(row["verdict"], "")
-        cells = [Text(text, style) for text in _cells(row, metrics.get(shown, ""))]
+        cells = [Text(text, style) for text in _cells(row, metrics.get(shown, units.ACCURACY))]
         rows.append([*place, Text(row["method"]), *cells])
-    metric = units.metric(results.compared[0].metric)
+    metric = " and ".join(dict.fromkeys(one.words for one in metrics.values()))
+    best = {one.best for one in metrics.values()}
     note = (
-        f"Differences in test {metric} from {label}, seed by seed: {SCORES[score][0]}, {SCORES[score][1]}; "
-        "Student's 95% intervals; seeds won and lost; mean rank, 1 is the highest."
+        f"Differences in test {metric} from {label}, seed by seed: {SCORES[score][0]}, "
+        f"{described(score, results)}; Student's 95% intervals; seeds won and lost; mean rank, 1 is the "
+        f"{best.pop() if len(best) == 1 else 'best'}."
     )
     return Sheet(f"{SCORES[score][0]}, against {label}", headers, len(names), rows, note)
 
 
-def _cells(row: Row, metric: str) -> list[str]:
+def _cells(row: Row, metric: units.Metric) -> list[str]:
     rank = units.NONE if row["rank"] is None else f"{row['rank']:.2f}"
     if row["verdict"] == "baseline":
         return [*[units.NONE] * 4, rank, "baseline"]
@@ -45,7 +47,7 @@ def _cells(row: Row, metric: str) -> list[str]:
 
 
 def in_words(results: Results, baseline: str | None = None, score: str = "mean_tail") -> list[str]:
-    """For each setting: who is highest, who is better or worse than the baseline, who is not told apart."""
+    """For each setting: who is best, who is better or worse than the baseline, who is not told apart."""
     label = results.find(baseline or results.baseline)
     found = results.compare(label, score=score)
     sentences = []
@@ -56,9 +58,9 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
                 sentences.append(f"{setting.name}: nothing is compared, as {label} was not run.")
             continue
         start = f"{setting.name}: " if len(results.compared) > 1 else ""
-        start += _highest(results, setting, score)
+        start += _best(results, setting, score)
         said = [
-            f"{_listed([_with(row, setting.metric) for row in chosen])} {verb} {words}"
+            f"{units.listed([_with(row, setting.metric) for row in chosen])} {verb} {words}"
             for verdict, words in (
                 ("better", f"better than {label}"), ("worse", f"worse than {label}"),
                 ("not told apart", f"not told apart from {label}"),
@@ -69,10 +71,10 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
         said += [f"{row['method']} {row['verdict']}" for row in rows if row["verdict"].startswith("diverged")]
         alone = [row["method"] for row in rows if row["verdict"] == "one seed tells nothing"]
         if alone:
-            of = "" if len(alone) == len(rows) else f" of {_listed(alone)}"
+            of = "" if len(alone) == len(rows) else f" of {units.listed(alone)}"
             said.append(f"one seed{of} does not tell a difference from {label} from chance")
         none = [row["method"] for row in rows if row["verdict"] == "no seed to compare"]
-        said += [f"{_listed(none)} cannot be compared: no seed has a score of both"] if none else []
+        said += [f"{units.listed(none)} cannot be compared: no seed has a score of both"] if none else []
         sentences.append(start + "; ".join(said) + ".")
         seeds = max(row["seeds"] for row in rows)
         if seeds > 1:
@@ -83,27 +85,26 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
     return sentences
 
 
-def _highest(results: Results, setting: About, score: str) -> str:
-    """Who has the highest mean, and who is not told apart from it."""
+def _best(results: Results, setting: About, score: str) -> str:
+    """Who has the best mean, and who is not told apart from it."""
     known = {label: results.scores(setting.name, label, score) for label in results.labels(setting.name)}
     leaders = results.leaders(setting.name, score)
     if not leaders:
-        return f"By {SCORES[score][0]} ({SCORES[score][1]}): "
+        return f"By {SCORES[score][0]} ({described(score, results)}): "
     first, *others = sorted(
-        leaders, key=lambda label: -fmean(v for v in known[label].values() if v is not None)
+        leaders,
+        key=lambda label: fmean(v for v in known[label].values() if v is not None),
+        reverse=setting.metric.higher,
     )
     mean = units.scores([v for v in known[first].values() if v is not None], setting.metric)
-    ties = f", not told apart from {_listed(others)}" if others else ""
-    called, meaning = SCORES[score]
-    return f"Highest by {called} ({meaning}) is {first} with {mean}{ties}. Against the baseline: "
+    ties = f", not told apart from {units.listed(others)}" if others else ""
+    called, meaning = SCORES[score][0], described(score, results)
+    start = f"{setting.metric.best.capitalize()} by {called} ({meaning}) is {first} with {mean}{ties}."
+    return f"{start} Against the baseline: "
 
 
-def _with(row: Row, metric: str) -> str:
+def _with(row: Row, metric: units.Metric) -> str:
     if row["verdict"] == "not told apart":
         return str(row["method"])
-    points = " points" if metric in units.PERCENT else ""
+    points = " points" if metric.percent else ""
     return f"{row['method']} ({units.difference(row['difference'], metric)}{points})"
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -34,7 +34,8 @@ PYTHON = "python:"  # how a file shows an object that it cannot hold
 _NAME = re.compile(r"\w[\w .,+=()@-]*")  # names become parts of file names
 LONGEST = 100  # bytes of a name
 MOST_SEEDS = 10_000
-SHARES = ("accuracy", "label_accuracy")  # metrics from 0 to 1
+# metrics from 0 to 1
+SHARES = ("accuracy", "label_accuracy", "balanced_accuracy", "macro_f1", "auroc")
 _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a mapping
     "data": (Dataset, "a name, a mapping or a Dataset"),
     "partition": ((), "a kind or a mapping"),
@@ -65,7 +66,7 @@ class Setting:
     privacy: Privacy | None = None  # noise on what a client hands on
     attack: Attack | None = None  # clients that hand on harm
     loss: str | Callable[..., Any] = "cross_entropy"
-    metric: str | Callable[..., Any] = "accuracy"
+    metric: str | Callable[..., Any] | tuple[Any, ...] = "accuracy"  # of several, the first is the headline
     eval_every: int = 1
     eval_samples: int | None = None  # a fixed subset of the test set, while training; None: all of it
     slot_accuracy: bool = False
@@ -91,8 +92,13 @@ class Setting:
             require(
                 "target", ok, "must be one of the methods", target, f"write a score or {' or '.join(known)}"
             )
-        elif target is not None and self.metric in SHARES:
+        elif target is not None and self.headline in SHARES:
             require("target", 0 <= target <= 1, "must be from 0 to 1", target, "write 0.68 for 68 %")
+
+    @property
+    def headline(self) -> str | Callable[..., Any]:
+        """The metric that models are chosen and methods compared by."""
+        return self.metric[0] if isinstance(self.metric, tuple) else self.metric
 
     def label(self, method: Method) -> str:
         """How tables call one of its methods."""
@@ -140,11 +146,12 @@ class Draft:
     def refuse_lost(self) -> None:
         """Refuse to train with Python objects that a file could only name."""
         for field in ("data", "model", "loss", "metric"):
-            value = self.keys.get(field)
-            value = value.get("name") if isinstance(value, Mapping) else value
-            if isinstance(value, str) and value.startswith(PYTHON):
-                fix = "run or resume the study from Python, where the object is"
-                raise InputError(field, "was a Python object, which a file cannot hold", value, fix)
+            found = self.keys.get(field)
+            found = found.get("name") if isinstance(found, Mapping) else found
+            for value in found if isinstance(found, tuple) else (found,):
+                if isinstance(value, str) and value.startswith(PYTHON):
+                    fix = "run or resume the study from Python, where the object is"
+                    raise InputError(field, "was a Python object, which a file cannot hold", value, fix)
 
     def resolved(self, defaults: Mapping[str, Any]) -> Setting:
         """The setting, with what was left out taken from `Dataset.defaults` (dotted keys), or from a file.
@@ -188,7 +195,7 @@ def checked(key: str, value: Any) -> Any:
         require(key, value is None or value >= _LEAST[key], f"must be >= {_LEAST[key]}", value)
         small = value is None or value <= MOST or key == "partition_seed"
         require(key, small, f"must be at most {MOST:,}", value)
-    if key in ("loss", "metric"):
+    if key == "loss":
         require(key, callable(value) or isinstance(value, str), "must be a name or a function", value)
     if key == "init":
         require(key, value != "", "must name a file of weights", value, "leave it out to start at random")
@@ -309,10 +316,23 @@ def _part(key: str, made: type) -> Callable[[Any], Any]:
     return make
 
 
+def _metrics(chosen: Any) -> Any:
+    """A name or a function, or several of them, each once."""
+    rule, fix = "must be a name or a function, or a list of them", "such as accuracy, or [accuracy, macro_f1]"
+    listed = list(chosen) if isinstance(chosen, list | tuple) else [chosen]
+    for one in listed:
+        require("metric", callable(one) or (isinstance(one, str) and one.strip() != ""), rule, one, fix)
+    require("metric", bool(listed), rule, chosen, fix)
+    for one in listed:
+        require("metric", listed.count(one) == 1, "must not be given twice", one)
+    return listed[0] if len(listed) == 1 else tuple(listed)
+
+
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
     "attack": _part("attack", Attack),
     "privacy": _part("privacy", Privacy),
     "local": _local,
+    "metric": _metrics,
     "methods": lambda methods: tuple(parse_many(methods)),
     "seeds": _seeds,
     "target": _target,

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from fedskip.engine.evaluate import Evaluator, Scores
 from fedskip.federation import Broke, Outcome, Run, Saved, Visited, first_broken
+from fedskip.input.errors import InputError
+from fedskip.models.metrics import MetricFailed
 from fedskip.records.table import Row
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
@@ -26,7 +28,7 @@ class Standing:
     setting: str
     label: str  # of its method
     evaluated_at: int = 0  # the round of the last evaluation
-    best: float = -math.inf
+    best: float = -math.inf  # by the headline, or minus that where lower is better
     best_model: Tensor | None = None
     last_model: Tensor | None = None  # (P,), or (K, P) for runs that never merge
     final_model: Tensor | None = None
@@ -107,6 +109,7 @@ class Judge:
 
     def __init__(self, prepared: Prepared, machine: Machine) -> None:
         self.prepared = prepared
+        self.headline, *self.further = prepared.task.metrics
         self.began = time.perf_counter()  # earlier, if other processes worked on the setting before
         self.evaluator = Evaluator(
             prepared.task, stacked=machine.engine == "stacked" and not machine.streams,
@@ -155,8 +158,8 @@ class Judge:
                     span[name] = slice(start, start + len(models[-1]))
             spans.append(span)
         together = torch.cat(models)
-        test = self.evaluator(together, division.evaluated)
-        val = self.evaluator(together, division.validation) if len(division.validation) else None
+        test = self._scores(together, division.evaluated, further=True)
+        val = self._scores(together, division.validation) if len(division.validation) else None
         return [self._row(*one, span, test, val) for one, span in zip(waiting, spans, strict=True)]
 
     def _row(
@@ -165,18 +168,24 @@ class Judge:
         def mean(scores: np.ndarray, name: str) -> float | None:
             return float(scores[span[name]].mean()) if name in span else None
 
+        def score(scores: np.ndarray, name: str) -> float | None:
+            return _defined(mean(scores, name))
+
         main = "evaluated" if outcome.evaluated is not None else "slots"
         return standing.about() | {
             "round": outcome.round, "merges": outcome.merges,
-            "test_accuracy": mean(test.metric, main), "test_loss": mean(test.loss, main),
-            "val_accuracy": None if val is None else mean(val.metric, main),
-            "slot_accuracy": mean(test.metric, "slots"),
+            "test_accuracy": score(test.metric, main), "test_loss": mean(test.loss, main),
+            "val_accuracy": None if val is None else score(val.metric, main),
+            "slot_accuracy": score(test.metric, "slots"),
             "train_loss": None if outcome.train_loss is None else float(outcome.train_loss),
             "drift_mean": float(outcome.drift_mean),
             "drift_broadcast": float(outcome.drift_broadcast),
             "bytes_down": outcome.bytes_down, "bytes_up": outcome.bytes_up,
-            "seconds": round(self.seconds(), 3), "x_broadcast_accuracy": mean(test.metric, "broadcast"),
+            "seconds": round(self.seconds(), 3), "x_broadcast_accuracy": score(test.metric, "broadcast"),
             "x_set_aside": outcome.set_aside if standing.run.clients.guard else None,
+        } | {
+            metric.column: score(found, main)
+            for metric, found in zip(self.further, test.others, strict=True)
         }  # fmt: skip
 
     def _note(self, standing: Standing, outcome: Outcome, row: Row) -> Row | None:
@@ -193,10 +202,27 @@ class Judge:
             standing.final, standing.final_model = row["test_accuracy"], model
             return None
         standing.last_model = model
-        score = row["test_accuracy"] if row["val_accuracy"] is None else row["val_accuracy"]
-        if score > standing.best:
-            standing.best, standing.best_model = score, model
+        validated = len(self.prepared.division(standing.seed).validation) > 0
+        score = row["val_accuracy"] if validated else row["test_accuracy"]
+        if score is not None and self._sign * score > standing.best:
+            standing.best, standing.best_model = self._sign * score, model
         return row
+
+    @property
+    def _sign(self) -> int:
+        return 1 if self.headline.higher_is_better else -1
+
+    def _scores(
+        self, models: Tensor, index: np.ndarray, owner: np.ndarray | None = None, **how: bool
+    ) -> Scores:
+        """What the evaluator says; where a metric fails, in words, as the study will stop."""
+        try:
+            return self.evaluator(models, index, owner, **how)
+        except MetricFailed as failed:
+            rule = f"fails on {failed.samples:,} samples, of a model that was trained"
+            fix = f"it says: {failed.says}. Mend it, or let it give nan where it is undefined; then resume "
+            fix += "the study, which goes on from its last checkpoint"
+            raise InputError(f"metric {failed.name}", rule, fix=fix) from failed
 
     # --- when all rounds are done --------------------------------------------------------------------
 
@@ -218,17 +244,17 @@ class Judge:
         if standing.run.clients.guard:
             row["set_aside"] = server.set_aside
         if standing.last_model is not None and len(division.evaluated) < len(division.test):
-            row["full_test"] = float(self.evaluator(_models(standing), division.test).metric.mean())
+            row["full_test"] = _defined(float(self._scores(_models(standing), division.test).metric.mean()))
         return row
 
     def by_client(self, standing: Standing) -> np.ndarray:
-        """The last model's accuracy on each natural client's test samples; NaN where it has none."""
+        """The last model's headline on each natural client's test samples; NaN where it has none."""
         owner = self.prepared.dataset.owner
         if owner is None or standing.last_model is None:
             return np.empty(0)
         test = self.prepared.division(standing.seed).test
         test = test[owner[test] >= 0]  # a test sample may belong to nobody
-        scores = self.evaluator(_models(standing), test, owner[test]).by_owner
+        scores = self._scores(_models(standing), test, owner[test]).by_owner
         assert scores is not None
         return np.asarray(scores.mean(0))
 
@@ -237,3 +263,8 @@ def _models(standing: Standing) -> Tensor:
     """The last model of a run, or of each of its slots, (m, P)."""
     assert standing.last_model is not None
     return standing.last_model.reshape(-1, standing.last_model.shape[-1])
+
+
+def _defined(score: float | None) -> float | None:
+    """A score, if there is one: a metric may be undefined, and its cell is empty then."""
+    return None if score is None or not math.isfinite(score) else score

@@ -21,7 +21,8 @@ from fedskip.input.errors import InputError, require
 from fedskip.methods.base import Method
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.making import make
-from fedskip.models.measures import measure
+from fedskip.models.measures import loss
+from fedskip.models.metrics import Metric, metrics
 from fedskip.models.vector import Layout
 from fedskip.spec.setting import Draft, Setting
 
@@ -50,10 +51,15 @@ class Prepared:
         samples = data.samples.to(self.device, dtype)
         require("data.samples.to", hasattr(samples, "take"), "must give samples", type(samples).__name__)
         return Task(
-            template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
+            template, Layout.of(template), loss(setting.loss), self.metrics,
             samples, setting.local,
             _in(dtype, data.train_transform), _in(dtype, data.test_transform), self.arithmetic,
         )  # fmt: skip
+
+    @functools.cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What models are scored by; the first is the headline."""
+        return metrics(self.setting.metric)
 
     def make(self, seed: int, purpose: str) -> nn.Module:
         """The model as it starts, on the host."""

@@ -20,7 +20,8 @@ from fedskip.methods.base import Method
 from fedskip.methods.grammar import text
 from fedskip.models import MODELS
 from fedskip.models.batchnorm import batch_statistics
-from fedskip.models.measures import LOSSES, accuracy, cross_entropy, per_sample
+from fedskip.models.measures import LOSSES, cross_entropy, per_sample
+from fedskip.models.metrics import KINDS, Metric
 from fedskip.models.vector import on
 from fedskip.rng import torch_scope
 from fedskip.spec.study import StudySpec
@@ -37,6 +38,7 @@ def rehearse(prepared: Prepared, spec: StudySpec) -> None:
     with torch_scope("rehearsal", device=prepared.device), prepared.task.arithmetic.kernels():
         _measure(prepared)
         loop = Loop(prepared.task)
+        _score(prepared)
         shown = [_conduct(prepared, method, loop) for method in prepared.setting.methods]
         engine, streams = engine_of(spec, prepared)
         if engine == "stacked":
@@ -73,16 +75,15 @@ def _measure(prepared: Prepared) -> None:
     if task.loss is cross_entropy and targets.is_floating_point():
         fix = "store classes as whole numbers; for others, set loss=squared_error, metric=minus_squared_error"
         raise InputError("loss", f"cannot be cross_entropy: {data.name!r} has no classes", ..., fix)
-    if task.metric is accuracy and (targets.is_floating_point() or output.dim() < 2 or output.shape[1] < 2):
-        fix = "set metric=minus_squared_error for numbers, metric=label_accuracy for labels"
-        rule = "cannot be accuracy, which compares the scores of classes"
-        raise InputError("metric", rule, f"a model that gives {tuple(output.shape[1:])} for a sample", fix)
+    for metric in task.metrics:
+        _refuse_unfit(metric, output.cpu(), targets.cpu())
     if task.loss is cross_entropy:
         _check_labels(prepared, output.shape[1])
     shapes = f"{tuple(output.shape)} of the model and {tuple(targets.shape)} of {data.name!r}"
-    for name, measure in (("loss", task.loss), ("metric", task.metric)):
+    each = [("metric", metric.function, metric.name) for metric in task.metrics if not metric.whole]
+    for name, measure, called in (("loss", task.loss, setting.loss), *each):
         cannot = f"cannot compare the {shapes}"
-        with _named(name, cannot, getattr(setting, name)), _untouched(name, output, targets):
+        with _named(name, cannot, called), _untouched(name, output, targets):
             together = per_sample(measure(output, targets), len(targets), name)
             alone = per_sample(measure(output[:1], targets[:1]), 1, name)
         if not torch.allclose(together[:1].float(), alone.float(), rtol=0.01, atol=1e-3, equal_nan=True):
@@ -101,6 +102,24 @@ def _measure(prepared: Prepared) -> None:
         rule = "leaves a batch of one sample, with which this model cannot be trained"
         with _named("local.batch", rule, setting.local.batch), torch.no_grad():
             task.arithmetic.compute(module, inputs[:1])
+
+
+def _refuse_unfit(metric: Metric, output: Tensor, targets: Tensor) -> None:
+    """Refuse a metric that compares something else."""
+    if metric.of and not any(KINDS[kind][0](output, targets) for kind in metric.of):
+        fix = "set metric=minus_squared_error for numbers, metric=label_accuracy for labels"
+        fix = "for classes, set metric=accuracy" if "numbers" in metric.of else fix
+        compares = " or ".join(KINDS[kind][1] for kind in metric.of)
+        gives = f"a model that gives {tuple(output.shape[1:])} for a sample"
+        raise InputError("metric", f"cannot be {metric.name}, which compares {compares}", gives, fix)
+
+
+def _score(prepared: Prepared) -> None:
+    """Score the first model by metrics of the whole test set, on all of it."""
+    if any(metric.whole for metric in prepared.metrics):
+        x, test = prepared.start(seed := prepared.setting.seeds[0], "init"), prepared.division(seed).evaluated
+        with _named("metric", f"cannot score {len(test):,} test samples", prepared.setting.metric):
+            Evaluator(prepared.task, stacked=False)(x[None], test, further=True)
 
 
 def _transform(field: str, transform: Callable[..., Tensor] | None, inputs: Tensor, *words: Tensor) -> Tensor:

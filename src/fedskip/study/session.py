@@ -7,12 +7,15 @@ import numpy as np
 
 from fedskip.engine import Stacked
 from fedskip.input.errors import InputError
+from fedskip.models.metrics import Metric
 from fedskip.models.weights import write_weights
 from fedskip.records.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.records.history import HistoryFile, summarise
 from fedskip.records.provenance import Facts
 from fedskip.records.table import Row, Table
 from fedskip.report.progress import Course, Progress, Shown
+from fedskip.report.units import Metric as ShownMetric
+from fedskip.study.advice import advice, guessing
 from fedskip.study.engines import make_engine
 from fedskip.study.groups import Apart, Group, Here, Place
 from fedskip.study.judge import Judge, Standing, restore_all, save_all
@@ -42,6 +45,7 @@ class Session:
         self.prepared, self.machine, self.setting, self.study = prepared, machine, setting, study
         self.every = every or max(1, setting.rounds // CHECKPOINTS)
         self.judge = Judge(prepared, machine)
+        self.warned = advice(prepared)
         self.standings = [
             Standing(run, setting.name, setting.label(run.server.method)) for run in prepared.runs()
         ]
@@ -68,6 +72,9 @@ class Session:
             "data": dict(self.prepared.pool.digests),
             "divisions": {seed: each.facts() for seed, each in self.prepared.divisions.items()},
             "short": self.prepared.short(),
+            "metrics": [shown(metric)._asdict() for metric in self.prepared.metrics],
+            "guessing": guessing(self.prepared),
+            "warned": self.warned,
         }
 
     def course(self) -> Course:
@@ -75,8 +82,8 @@ class Session:
         runs = [Shown(standing.name, standing.label, standing.seed) for standing in self.standings]
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
         return Course(
-            setting.name, runs, self.round, setting.rounds, setting.metric,
-            [*self.prepared.small_clients(), *needs], self.place.status, self.judge.seconds,
+            setting.name, runs, self.round, setting.rounds, shown(self.judge.headline),
+            [*self.prepared.small_clients(), *needs, *self.warned], self.place.status, self.judge.seconds,
         )  # fmt: skip
 
     def restore(self, folder: Path, anyway: bool = False) -> None:
@@ -132,7 +139,8 @@ class Session:
             runs.setdefault(row["run"], Table(history.table.columns)).rows.append(row)
         for standing in self.standings:
             found = runs.get(standing.name, Table(history.table.columns))
-            measured = summarise(found, rounds=self.setting.rounds)
+            higher = self.judge.headline.higher_is_better
+            measured = summarise(found, rounds=self.setting.rounds, higher=higher)
             rows.append(measured | {"full_test": measured["last"]} | self.judge.summary(standing))
         return rows
 
@@ -165,3 +173,8 @@ class Session:
 
     def close(self) -> None:
         self.place.close()
+
+
+def shown(metric: Metric) -> ShownMetric:
+    """A metric as reports know it."""
+    return ShownMetric(metric.name, metric.percent, metric.higher_is_better)

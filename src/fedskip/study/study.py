@@ -175,7 +175,8 @@ class Study:
         self, prepared: list[Prepared], progress: Progress, audience: Audience, anyway: bool = False
     ) -> Results:
         """Train one setting after another and write the results; the list is empty afterwards."""
-        history, record = HistoryFile(self.out / "history.csv"), self.folder.record()
+        further = list(dict.fromkeys(metric.column for one in prepared for metric in one.metrics[1:]))
+        history, record = HistoryFile(self.out / "history.csv", further), self.folder.record()
         self.folder.recover(history)
         settings = tuple(one.setting for one in prepared)
         summary: list[Row] = []
@@ -210,7 +211,7 @@ class Study:
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()  # the next setting looks how much memory there is
                 history.sync()
-                results = self._write(summary, clients)
+                results = self._write(summary, clients, further)
                 audience.on_end(results)
         return results
 
@@ -220,11 +221,12 @@ class Study:
         rounds = {name: files[-1][0] if files else 0 for name, files in saved.items()}
         return [dict(row) for row in history.table if row["round"] <= rounds.get(row["setting"], 0)]
 
-    def _write(self, summary: list[Row], clients: list[Row]) -> Results:
-        """Write what all settings came to."""
+    def _write(self, summary: list[Row], clients: list[Row], further: list[str]) -> Results:
+        """Write what all settings came to; `further`: the columns of further metrics."""
         if clients:
             write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
-        write_text(self.out / "summary.csv", Table(SUMMARY, summary).csv())  # with it the study is finished
+        runs = Table((*SUMMARY, *further), summary)
+        write_text(self.out / "summary.csv", runs.csv())  # with it the study is finished
         results = Results.read(self.out)
         try:
             write_report(results)

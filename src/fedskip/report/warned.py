@@ -1,0 +1,42 @@
+"""What to know before one relies on the numbers: what is odd about a setting, and scores like guesses."""
+
+from statistics import fmean
+
+from fedskip.report import units
+from fedskip.report.recorded import About
+from fedskip.report.results import Results
+
+NEAR = 1e-9  # scores that differ by less are equal
+
+
+def warnings(results: Results) -> list[str]:
+    """What was odd about each setting, and which methods end no better than a guess."""
+    several, found = len(results.settings) > 1, []
+    for setting in results.settings:
+        start = f"{setting.name}: " if several else ""
+        found += [f"{start}{_sentence(words)}" for words in setting.warned]
+        found += [f"{start}{_sentence(words)}" for words in _guessed(results, setting)]
+    return found
+
+
+def _guessed(results: Results, setting: About) -> list[str]:
+    """The methods whose last score is no better than one answer for all samples."""
+    by_seed, always = setting.guessing.get("scores") or {}, setting.guessing.get("always")
+    if not by_seed or setting.by:  # it is of the headline
+        return []
+    guess, metric, found = fmean(by_seed.values()), setting.metric, []
+    for label in results.labels(setting.name):
+        known = [v for v in results.scores(setting.name, label, "last").values() if v is not None]
+        better = (fmean(known) - guess) * (1 if metric.higher else -1) if known else 1.0
+        if better <= NEAR:
+            found.append(f"{label} ({units.score(fmean(known), metric)})")
+    verb = "is" if len(found) == 1 else "are"
+    least = units.score(guess, metric) + " %" * metric.percent
+    words = (
+        f"{units.listed(found)} {verb} no better than always answering {always} ({least})" if found else ""
+    )
+    return [words] if words else []
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}{'' if words[-1] in '.?!' else '.'}"
