@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from fedskip.engine import Stacked
 from fedskip.input.errors import InputError
 from fedskip.models.weights import write_weights
@@ -74,9 +72,9 @@ class Session:
         setting, engine = self.setting, self.groups[0].engine
         runs = [Shown(standing.name, standing.label, standing.seed) for standing in self.standings]
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
+        notes = [*self.prepared.dataset.notes, *self.prepared.small_clients(), *needs]
         return Course(
-            setting.name, runs, self.round, setting.rounds, setting.metric,
-            [*self.prepared.small_clients(), *needs], self.place.status, self.judge.seconds,
+            setting.name, runs, self.round, setting.rounds, setting.metric, notes, self.place.status, self.judge.seconds,
         )  # fmt: skip
 
     def restore(self, folder: Path, anyway: bool = False) -> None:
@@ -154,14 +152,12 @@ class Session:
                     write_weights(folder / file, state, about | standing.about())
 
     def client_rows(self) -> list[Row]:
-        """The rows of clients.csv, if the setting asks for them: every client that has test samples."""
-        names, rows = self.prepared.dataset.owner_names, []
-        for standing in self.standings if self.setting.client_accuracy else ():
-            for client, score in enumerate(self.judge.by_client(standing)):
-                if np.isfinite(score):
-                    about = {"client": names[client] if names else client, "test_accuracy": float(score)}
-                    rows.append(standing.about() | about)
-        return rows
+        """The rows of clients.csv, if the setting asks for them: one for each client and run."""
+        return [
+            standing.about() | {"client": client, "test_accuracy": score}
+            for standing in (self.standings if self.setting.client_accuracy else ())
+            for client, score in self.judge.by_client(standing).items()
+        ]
 
     def close(self) -> None:
         self.place.close()
