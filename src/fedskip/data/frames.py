@@ -69,7 +69,7 @@ def from_frame(
     """
     table, roles = joined(frame, test, where, label, client, features, drop)
     table, notes = _whole(table, roles, gaps, where)
-    found = columns.labels(where, [table[each] for each in roles.label], *_task(task, classes))
+    found = columns.labels(where, [table[each] for each in roles.label], *check_task(task, classes))
     names, x = _inputs(table, roles.features, where)
     if constant := [names[i] for i in np.flatnonzero((x == x[0]).all(0))]:
         notes.append(f"the same in every row, so of no use: {columns.listed(constant)}")
@@ -180,7 +180,7 @@ def _columns(field: str, given: Any, known: list[str], where: str) -> list[str]:
     return list(names)
 
 
-def _task(task: str | None, classes: int | None) -> tuple[str | None, int | None]:
+def check_task(task: str | None, classes: int | None) -> tuple[str | None, int | None]:
     known = ("classification", "regression")
     require("data.task", task in (None, *known), f"must be {' or '.join(known)}", task)
     classes = fit("data.classes", classes, int | None)

@@ -7,6 +7,7 @@ class. This is the expected score on test samples that are drawn by the client's
 has to be drawn, and nothing depends on chance. Classes without test samples are left out of the mix.
 """
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -38,6 +39,16 @@ def tested_by(dataset: Dataset, division: Division) -> tuple[np.ndarray, np.ndar
         return own, owner[own]
     labels = dataset.samples.labels()[division.test]
     return np.arange(len(labels)), labels.astype(np.int64)
+
+
+def worst_decile(scores: Iterable[float]) -> float | None:
+    """The mean over the tenth of the clients with the lowest scores, at least one.
+
+    >>> worst_decile([0.5, 0.25, 1.0])
+    0.25
+    """
+    lowest = sorted(scores)
+    return float(np.mean(lowest[: math.ceil(len(lowest) / 10)])) if lowest else None
 
 
 def by_client(dataset: Dataset, division: Division, scores: np.ndarray) -> dict[str | int, float]:

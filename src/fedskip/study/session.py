@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedskip.data.mix import worst_decile
 from fedskip.engine import Stacked
 from fedskip.input.errors import InputError
 from fedskip.models.weights import write_weights
@@ -51,6 +52,7 @@ class Session:
         names = [standing.name for standing in self.standings]
         self.place: Place = Apart(self.groups, names) if number > 1 else Here(self.groups)
         self.round = 0  # that all runs have done
+        self.clients: dict[str, dict[str | int, float]] = {}  # by run, when all rounds are done
         self.new: list[str] = []  # runs that start at round 0, although others go on
 
     def facts(self) -> Facts:
@@ -74,7 +76,8 @@ class Session:
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
         notes = [*self.prepared.dataset.notes, *self.prepared.small_clients(), *needs]
         return Course(
-            setting.name, runs, self.round, setting.rounds, setting.metric, notes, self.place.status, self.judge.seconds,
+            setting.name, runs, self.round, setting.rounds, setting.metric, notes, self.place.status,
+            self.judge.seconds,
         )  # fmt: skip
 
     def restore(self, folder: Path, anyway: bool = False) -> None:
@@ -131,7 +134,11 @@ class Session:
         for standing in self.standings:
             found = runs.get(standing.name, Table(history.table.columns))
             measured = summarise(found, rounds=self.setting.rounds)
-            rows.append(measured | {"full_test": measured["last"]} | self.judge.summary(standing))
+            measured["full_test"] = measured["last"]
+            if self.setting.client_accuracy:
+                self.clients[standing.name] = self.judge.by_client(standing)
+                measured["worst_clients"] = worst_decile(self.clients[standing.name].values())
+            rows.append(measured | self.judge.summary(standing))
         return rows
 
     def write_models(self, folder: Path) -> None:
@@ -155,8 +162,8 @@ class Session:
         """The rows of clients.csv, if the setting asks for them: one for each client and run."""
         return [
             standing.about() | {"client": client, "test_accuracy": score}
-            for standing in (self.standings if self.setting.client_accuracy else ())
-            for client, score in self.judge.by_client(standing).items()
+            for standing in self.standings
+            for client, score in self.clients.get(standing.name, {}).items()
         ]
 
     def close(self) -> None:
