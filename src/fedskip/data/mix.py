@@ -31,7 +31,7 @@ def refuse_unmixed(dataset: Dataset, divisions: Iterable[Division]) -> None:
         raise InputError("client_accuracy", rule, True, fix)
 
 
-def tested_by(dataset: Dataset, division: Division) -> tuple[np.ndarray, np.ndarray]:
+def grouped(dataset: Dataset, division: Division) -> tuple[np.ndarray, np.ndarray]:
     """On what to test, places in `division.test`, and the group of each of these samples, from 0 on."""
     if dataset.owner is not None and owns_tests(dataset, division):
         owner = dataset.owner[division.test]
@@ -52,7 +52,7 @@ def worst_decile(scores: Iterable[float]) -> float | None:
 
 
 def by_client(dataset: Dataset, division: Division, scores: np.ndarray) -> dict[str | int, float]:
-    """The score of each client, from those of the groups of `tested_by`; without clients that have none."""
+    """The score of each client, from those of the groups of `grouped`; without clients that have none."""
     if owns_tests(dataset, division):
         names = dataset.owner_names
         return {

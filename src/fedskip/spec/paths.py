@@ -53,14 +53,18 @@ def _fixed(path: str) -> bool:
 
 
 def read_in(folder: Path) -> Move:
-    """What a path in a file of this folder is here. One that only this place has is meant as it stands."""
+    """What a path in a file of this folder is from here. One that only this place has is meant as it stands."""
 
     def move(path: str) -> str:
         there = os.path.join(folder, path)
         if not os.path.exists(there) and os.path.exists(path):
             return path
-        neat = os.path.normpath(there)  # which goes astray where a folder is a link
-        return neat if not os.path.exists(there) or os.path.exists(neat) else there
+        neat = os.path.relpath(there)  # which goes astray where a folder is a link
+        return (
+            neat
+            if os.path.exists(neat) == os.path.exists(there)
+            else os.path.relpath(os.path.realpath(there))
+        )
 
     return move
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.data.mix import by_client, tested_by
+from fedskip.data.mix import by_client, grouped
 from fedskip.engine.evaluate import Evaluator, Scores
 from fedskip.federation import Broke, Outcome, Run, Saved, Visited, first_broken
 from fedskip.records.table import Row
@@ -223,7 +223,7 @@ class Judge:
             return {}
         data, seed = self.prepared.dataset, standing.seed
         division = self.prepared.divisions[self.prepared.setting.division_seed(seed)]
-        places, group = tested_by(data, division)
+        places, group = grouped(data, division)
         test = self.prepared.division(seed).test[places]
         scores = self.evaluator(_models(standing), test, group).by_owner
         assert scores is not None
