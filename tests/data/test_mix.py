@@ -9,7 +9,7 @@ import pytest
 
 from fedskip import Dataset, InputError, Partition
 from fedskip.data.division import Division
-from fedskip.data.mix import by_client, refuse_unmixed, grouped, worst_decile
+from fedskip.data.mix import by_client, grouped, refuse_unmixed, worst_decile
 from fedskip.records.table import Table
 from studies import numbered, study, toy
 

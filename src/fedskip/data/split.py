@@ -12,7 +12,7 @@ from fedskip.input.errors import InputError, said
 
 
 def split(dataset: Dataset, seed: int) -> Split:
-    """The pool indices of the training and the test samples; refuses what are no indices, repeat or overlap."""
+    """The pool indices of the training and the test samples; refuses others, repeated or in both."""
     samples = len(dataset.samples)
     found = _halves(dataset, seed)
     for half in found:

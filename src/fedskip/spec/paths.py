@@ -53,7 +53,7 @@ def _fixed(path: str) -> bool:
 
 
 def read_in(folder: Path) -> Move:
-    """What a path in a file of this folder is from here. One that only this place has is meant as it stands."""
+    """What a path in a file of this folder is from here. One that is only here is meant as it stands."""
 
     def move(path: str) -> str:
         there = os.path.join(folder, path)
