@@ -15,7 +15,15 @@ from fedskip.version import __version__ as __version__
 # since torch takes seconds. Type checkers read the imports below; a test compares the two.
 _NAMES = {
     "contract": ("check_method",),
-    "data": ("Arrays", "Dataset", "Partition", "partition"),
+    "data": (
+        "Arrays",
+        "Dataset",
+        "Partition",
+        "from_frame",
+        "from_huggingface",
+        "from_torch",
+        "partition",
+    ),
     "input.errors": ("InputError",),
     "methods": (
         "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "Median", "Method", "Moon",
@@ -37,6 +45,9 @@ if TYPE_CHECKING:
     from fedskip.data import Arrays as Arrays
     from fedskip.data import Dataset as Dataset
     from fedskip.data import Partition as Partition
+    from fedskip.data import from_frame as from_frame
+    from fedskip.data import from_huggingface as from_huggingface
+    from fedskip.data import from_torch as from_torch
     from fedskip.data import partition as partition
     from fedskip.input.errors import InputError as InputError
     from fedskip.methods import FedAdam as FedAdam

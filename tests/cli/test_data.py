@@ -1,8 +1,11 @@
 """`fedskip data list | get | show | import`, as a user sees them."""
 
 import hashlib
+import re
+import shutil
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,8 @@ from fedskip.cli.data import app
 from fedskip.data import cache, catalogue, heatmap, shakespeare
 from fedskip.data.partitions import partition
 from fedskip.input.errors import InputError
+from fedskip.records.table import Table
+from terminal import call
 
 
 @pytest.fixture(autouse=True)
@@ -146,3 +151,43 @@ def test_show_bad_input(own, tmp_path):
     fedskip_data("show", own, "--set", "clients=2", "--out", "no/map.svg")
     with pytest.raises(InputError, match=r"--out exists already, got 'no/map.svg'.*--force"):
         fedskip_data("show", own, "--set", "clients=2", "--out", "no/map.svg")
+
+
+def test_from_a_table_to_results(tmp_path, monkeypatch):
+    """The four commands of docs/data.md, with the files of examples/, which the page quotes."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "data.md").read_text(encoding="utf-8")
+    study = (root / "examples" / "patients.yaml").read_text(encoding="utf-8")
+    assert study.split("\n", 1)[1] in page  # after its comment
+    install, show, run, report = re.search(r"<!-- four commands -->\n```\n(.*?)```", page, re.DOTALL)[
+        1
+    ].splitlines()
+    assert install == "pip install 'fedskip[pandas]'"
+    for name in ("patients.csv", "patients.yaml"):
+        shutil.copy(root / "examples" / name, tmp_path)
+    code, out, _ = call(*show.split()[1:])
+    assert code == 0
+    for line in (
+        "clients        10",
+        "classes        2 (ill, well)",
+        "inputs         age, sex=female, sex=male, smoker=",
+    ):
+        assert line in out
+    code, out, err = call(*run.split()[1:], "--rounds", "10", "--seeds", "1", "--set", "processes=1")
+    assert code == 0, err
+    assert "worst 10%" in out
+    code, out, err = call(*report.split()[1:])
+    assert code == 0, err
+    summary = Table.read(tmp_path / "patients" / "summary.csv")
+    assert all(row["last"] > 0.65 and row["worst_clients"] <= row["last"] for row in summary)
+    assert {path.name for path in (tmp_path / "patients").glob("*.csv")} >= {"table.csv", "clients.csv"}
+
+
+def test_show_names_classes(tmp_path):
+    (tmp_path / "t.csv").write_text("size,kind\n" + "1.5,b\n2.5,a\n" * 10)
+    shown = shown_with("t.csv", "data.label=kind", "clients=2")
+    assert "classes        2 (a, b)" in shown
+    assert "note           kind: 2 classes (a, b); 1 inputs" in shown
+    assert "inputs         size" in shown
+    fedskip_data("show", "t.csv", "--set", "data.label=kind", "--set", "clients=2", "--out", "map.svg")
+    assert (tmp_path / "map.svg").exists()

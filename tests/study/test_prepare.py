@@ -146,14 +146,6 @@ def test_tokens_without_an_embedding_are_refused(token: int, said: str, tmp_path
         study(tmp_path / "s", **keys).run()
 
 
-def test_client_accuracy_needs_test_samples_of_clients(tmp_path: Path) -> None:
-    full = toy()
-    nobody = np.where(np.arange(len(full.samples)) % 3 > 0, full.owner, -1)
-    data = Dataset("toy", full.samples, full.split, 2, nobody)
-    with pytest.raises(InputError, match="client_accuracy cannot be had for 'toy'"):
-        study(tmp_path / "s", data=data, client_accuracy=True).run()
-
-
 @pytest.mark.parametrize("model", ["linear", {"name": "mlp", "hidden": [5]}])
 def test_regression_takes_its_sizes_from_the_data(model: Any, tmp_path: Path) -> None:
     keys = {"loss": "squared_error", "metric": "minus_squared_error", "methods": "fedavg, moon", "seeds": 1}

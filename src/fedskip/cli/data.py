@@ -58,11 +58,11 @@ def import_(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="a data set, or the path of an .npz file")],
+    name: Annotated[str, typer.Argument(help="a data set, or the path of an .npz, .csv or .parquet file")],
     assignments: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="partition.kind=iid, partition.beta=0.1, clients=50, ..."
+            "--set", metavar="KEY=VALUE", help="data.label=outcome, partition.beta=0.1, clients=50, ..."
         ),
     ] = None,
     out: Annotated[
@@ -73,7 +73,7 @@ def show(
     """Clients, samples, classes and sizes of a data set, under any partition."""
     import numpy as np
 
-    from fedskip.cli.datasets import draw, refuse_target, setting_of
+    from fedskip.cli.datasets import class_line, draw, refuse_target, setting_of
     from fedskip.data.split import deal, pooled_test, split
     from fedskip.spec import assigned
 
@@ -91,9 +91,13 @@ def show(
         "clients": f"{len(sizes):,}",
         "train samples": f"{sizes.sum():,}",
         "test samples": f"{len(pooled_test(data, test, clients)):,}",
-        "classes": data.classes or "none (not a classification task)",
+        "classes": class_line(data),
         "client sizes": spread,
     }.items():
         typer.echo(f"{label:<14} {value}")
+    for note in data.notes:
+        typer.echo(f"{'note':<14} {note}")
+    if data.input_names is not None:
+        typer.echo(f"{'inputs':<14} {', '.join(data.input_names)}")
     if out is not None:
         draw(data, clients, out, f"{data.name}, {kind}")

@@ -6,6 +6,7 @@ from pathlib import Path
 import typer
 
 from fedskip.data import Dataset, Partition, cache, catalogue, heatmap
+from fedskip.data.columns import listed
 from fedskip.files import refuse_existing
 from fedskip.input.errors import InputError
 from fedskip.spec import Draft, Setting, Tree
@@ -37,6 +38,13 @@ def setting_of(name: str, given: Tree) -> tuple[Dataset, Setting]:
     return data, draft.resolved(fallback | dict(data.defaults) | unused)
 
 
+def class_line(data: Dataset) -> str:
+    """How many classes, and their names."""
+    if data.classes is None:
+        return "none (not a classification task)"
+    return f"{data.classes}" + (f" ({listed(data.class_names)})" if data.class_names else "")
+
+
 def refuse_target(out: Path, force: bool) -> None:
     """Refuse a file that cannot be drawn to, before anything is computed."""
     heatmap.refuse_other_suffix(out)
@@ -47,7 +55,7 @@ def draw(data: Dataset, clients: Partition, out: Path, title: str) -> None:
     if data.classes is None:
         raise InputError("--out", "draws classes, and this data set has none", data.name, "leave it out")
     counts = heatmap.class_counts(clients, data.samples.labels(), data.classes)
-    heatmap.draw(counts, out, title)
+    heatmap.draw(counts, out, title, data.class_names)
     typer.echo(f"{'heat map':<14} {out}")
 
 

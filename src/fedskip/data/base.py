@@ -88,7 +88,8 @@ class Dataset:
     `split(seed)` gives the pool indices of the training and the test samples; a data set with an
     official test set ignores the seed. `owner` is the natural client of every sample (a writer, a
     role), or None. `defaults` holds what a study uses unless told otherwise, by dotted key:
-    `model.name`, `partition.kind`, `clients`, `cohort`, ...
+    `model.name`, `partition.kind`, `clients`, `cohort`, ... `standardize`: inputs get mean 0 and standard
+    deviation 1, by the training samples of each partition seed. `notes` are said when a study begins.
     """
 
     name: str
@@ -100,8 +101,13 @@ class Dataset:
     train_transform: TrainTransform | None = None
     test_transform: TestTransform | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    standardize: bool = False
+    class_names: tuple[str, ...] | None = None
+    input_names: tuple[str, ...] | None = None  # of the numbers of a sample
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "standardize", fit("data.standardize", self.standardize, bool))
         whole = all(hasattr(self.samples, name) for name in ("__len__", "take", "labels", "to"))
         fix = "give Arrays(x, y), or what has `take`, `labels`, `to` and a length as it does"
         require("data.samples", whole, "must be a pool of samples", type(self.samples).__name__, fix)
@@ -109,6 +115,9 @@ class Dataset:
         if self.classes is not None:
             object.__setattr__(self, "classes", fit("data.classes", self.classes, int))
             require("data.classes", self.classes >= 1, "must be >= 1", self.classes)
+        if self.class_names is not None:
+            rule = f"must have a name for each of {self.classes} classes"
+            require("data.class_names", len(self.class_names) == self.classes, rule, len(self.class_names))
         if self.owner is None:
             return
         owner, samples = np.asarray(self.owner), len(self.samples)
@@ -122,6 +131,13 @@ class Dataset:
             rule = f"must have a name for each of {most + 1} owners"
             require("data.owner_names", len(self.owner_names) > most, rule, len(self.owner_names))
         object.__setattr__(self, "owner", owner)
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self.samples):,} samples"]
+        parts += [f"{self.classes:,} classes"] if self.classes else []
+        if self.owner is not None:
+            parts.append(f"{len(np.unique(self.owner[self.owner >= 0])):,} clients")
+        return f"Dataset({self.name!r}: {', '.join(parts)})"
 
     @property
     def sizes(self) -> dict[str, int]:

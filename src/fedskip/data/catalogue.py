@@ -1,18 +1,18 @@
-"""Data sets by name: `load("synthetic")` gives a `Dataset`, `load("my.npz")` one of your own.
+"""Data sets by name: `load("synthetic")` gives a `Dataset`, `load("my.csv", label="y")` one of your own.
 
 A data set that comes from files is read once, by `import_` or `get`, and kept in the cache.
 """
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
 
-from fedskip.data import cache, cifar, femnist, npz, shakespeare, synthetic
+from fedskip.data import cache, cifar, femnist, npz, shakespeare, synthetic, tables
 from fedskip.data.base import Dataset
 from fedskip.files import refuse_unreadable
 from fedskip.input.errors import InputError, unknown
@@ -66,24 +66,36 @@ CATALOGUE = {
 }
 
 
-def load(name: str, **options: Any) -> Dataset:
-    """The data set called `name`, or in the file `name`.npz, with its own options."""
+FILES = ["PATH.npz", "PATH.csv", "PATH.parquet"]
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file of one's own."""
+    return name.endswith(".npz") or tables.is_table(name)
+
+
+def load(name: str, standardize: bool = False, **options: Any) -> Dataset:
+    """The data set called `name`, or in the file of that name, with its own options.
+
+    `standardize` is an option of all: see `Dataset`.
+    """
     given: dict[str, Any] = {}
-    if name.endswith(".npz"):
-        loader, given = npz.load, {"path": name}
+    if is_file(name):
+        loader, given = npz.load if name.endswith(".npz") else tables.load, {"path": name}
     elif name in CATALOGUE:
         loader = CATALOGUE[name].load
     else:
-        raise unknown("data.name", name, [*CATALOGUE, "PATH.npz"])
+        raise unknown("data.name", name, [*CATALOGUE, *FILES])
     hints = get_type_hints(loader)
     known = {option: hints[option] for option in inspect.signature(loader).parameters if option not in given}
     for option, value in options.items():
         if option not in known:
-            what = "npz" if given else name
-            fix = unknown("", option, known).fix if known else "remove it"
+            what = Path(name).suffix[1:] if given else name
+            fix = unknown("", option, [*known, "standardize"]).fix
             raise InputError(f"data.{option}", f"is not an option of {what!r}", value, fix)
         given[option] = fit(f"data.{option}", value, known[option])
-    return loader(**given)
+    loaded = loader(**given)
+    return replace(loaded, standardize=standardize) if standardize else loaded
 
 
 def import_(name: str, path: Path) -> None:

@@ -1,7 +1,9 @@
 """Who has what at one partition seed: the clients, the test set, the validation set."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,12 @@ class Division:
     evaluated: np.ndarray  # the part of it that is used while training
     validation: np.ndarray
     dropped: int = 0  # clients that were too small; not known of a saved partition, which lacks them
+
+    def shifted(self, by: int) -> Division:
+        """The same samples in a pool where they come later."""
+        clients = Partition(self.clients.indices + by, self.clients.offsets)
+        own = {name: getattr(self, name) + by for name in ("test", "evaluated", "validation")}
+        return replace(self, clients=clients, **own)
 
     def facts(self) -> dict[str, Any]:
         """In numbers."""

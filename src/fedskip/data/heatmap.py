@@ -1,5 +1,6 @@
 """Who has how much of what: the class × client heat map, Figure 3 of the paper."""
 
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import numpy as np
 
 from fedskip.data.partitions import Partition
 from fedskip.files import write_bytes
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, short
 
 FORMATS = (".svg", ".png", ".pdf")
+MOST_NAMES, LONGEST = 30, 20  # classes up to which each shows its name, of so many characters
 MOST_NUMBERS = 200  # cells up to which each shows its number
 
 
@@ -21,8 +23,8 @@ def class_counts(partition: Partition, labels: np.ndarray, classes: int) -> np.n
     return np.bincount(cell, minlength=classes * len(partition)).reshape(classes, len(partition))
 
 
-def draw(counts: np.ndarray, path: Path, title: str = "") -> None:
-    """Draw counts (C, N) to a file whose ending says its format."""
+def draw(counts: np.ndarray, path: Path, title: str = "", names: Sequence[str] | None = None) -> None:
+    """Draw counts (C, N) to a file whose ending says its format; `names` are those of the classes."""
     from matplotlib.figure import Figure  # half a second that only this needs
 
     refuse_other_suffix(path)
@@ -30,7 +32,10 @@ def draw(counts: np.ndarray, path: Path, title: str = "") -> None:
     figure = Figure(
         figsize=(max(4.0, min(12.0, 1.6 + 0.45 * clients)), max(3.0, min(8.0, 1.2 + 0.3 * classes)))
     )
-    paint(counts, figure.add_subplot(title=title))
+    axes = figure.add_subplot(title=title)
+    paint(counts, axes)
+    if names is not None and len(names) <= MOST_NAMES:
+        axes.set_yticks(range(len(names)), [short(name, LONGEST) for name in names])
     drawn = BytesIO()  # a figure that cannot be drawn leaves no file
     figure.savefig(drawn, format=path.suffix[1:], bbox_inches="tight", dpi=150)
     write_bytes(path, drawn.getvalue())

@@ -4,18 +4,15 @@ import os
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedskip.data.arrays import read_npz
-from fedskip.data.base import Arrays, Dataset, Split
-from fedskip.data.split import within_owners
+from fedskip.data.base import Dataset
+from fedskip.data.own import assemble, check_numbers, count_classes, refuse_any
 from fedskip.files import expanded
 from fedskip.input.errors import InputError, unknown
 
 KEYS = ("x", "y", "client", "test_x", "test_y")
 SAVED = "write it with `np.savez(path, x=x, y=y)`, arrays of numbers only"
-UNUSED = 1_000  # classes that labels may leave out below the largest, unless the number of classes is given
 
 
 def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int | None = None) -> Dataset:
@@ -30,47 +27,14 @@ def load(path: str | os.PathLike[str], test_fraction: float = 0.1, classes: int 
     path = expanded(path, "data.name")
     arrays = _read(path)
     x, y = arrays["x"], arrays["y"]
-    n = len(x)
+    test = None
     if "test_x" in arrays:
+        test = np.arange(len(x) + len(arrays["test_x"])) >= len(x)
         x, y = np.concatenate([x, arrays["test_x"]]), np.concatenate([y, arrays["test_y"]])
-    elif not 0 < test_fraction < 1:
-        raise InputError("data.test_fraction", "must lie between 0 and 1", test_fraction)
-
-    names, client = np.unique(arrays.get("client", np.zeros(n, np.int64)), return_inverse=True)
-    owner = np.full(len(x), -1)  # test arrays belong to nobody
-    owner[:n] = client
-
-    def split(seed: int) -> Split:
-        if "test_x" in arrays:
-            return np.arange(n), np.arange(n, len(x))
-        train, test = within_owners(client, round(1 - test_fraction, 12), seed)
-        # every client trains: one with too few samples for both has its first here
-        without = ~np.isin(client[test], client[train])
-        first = np.flatnonzero(without)[np.unique(client[test][without], return_index=True)[1]]
-        return np.sort(np.concatenate([train, test[first]])), np.delete(test, first)
-
-    pictures = x.dtype == np.uint8
-    return Dataset(
-        name=path.stem,
-        samples=Arrays(_inputs(x), _targets(y)),
-        split=split,
-        classes=_classes(path, y, classes),
-        owner=owner if "client" in arrays else None,
-        owner_names=tuple(map(_text, names.tolist())) if "client" in arrays else None,
-        train_transform=as_train_input if pictures else None,
-        test_transform=as_input if pictures else None,
-        defaults={"partition.kind": "natural"} if "client" in arrays else {},
-    )
-
-
-def as_input(x: Tensor) -> Tensor:
-    """Bytes as float32 in [0, 1]."""
-    return x.to(torch.float32) / 255
-
-
-def as_train_input(x: Tensor, word: Tensor) -> Tensor:
-    """The same: nothing is random here."""
-    return as_input(x)
+    return assemble(
+        path.stem, x, y, client=arrays.get("client"), test=test, test_fraction=test_fraction,
+        classes=count_classes(str(path), y, classes),
+    )  # fmt: skip
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -85,7 +49,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         where = f"{path}: {key}"
         if array.ndim == 0 or not array.size:
             raise InputError(where, "must hold at least one sample, and numbers for each", array.shape)
-        _check_client(where, array) if key == "client" else _check_numbers(where, array)
+        _check_client(where, array) if key == "client" else check_numbers(where, array)
         samples = len(arrays["test_x" if key.startswith("test_") else "x"])
         if len(array) != samples:
             raise InputError(where, f"must have {samples} entries, one per sample", len(array))
@@ -93,10 +57,6 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         if found != like:
             raise InputError(where, f"must have samples of {like} as the training data do", found)
     return arrays
-
-
-def _text(name: object) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
 def _kind(array: np.ndarray) -> str:
@@ -110,58 +70,5 @@ def _check_client(where: str, client: np.ndarray) -> None:
     if client.dtype.kind not in "biufUS":
         raise InputError(where, rule, str(client.dtype))
     if client.dtype.kind == "f":
-        _refuse_any(where, client, ~np.isfinite(client), "must be finite")
-        _refuse_any(where, client, client != np.floor(client), rule)
-
-
-def _check_numbers(where: str, array: np.ndarray) -> None:
-    """Refuse what training cannot hold: floats become float32 there, whole numbers int64."""
-    if array.dtype.kind not in "biuf":
-        fix = "number names with `np.unique(names, return_inverse=True)[1]`" * (array.dtype.kind in "US")
-        raise InputError(where, "must hold numbers", str(array.dtype), fix)
-    if array.dtype.kind == "f":
-        _refuse_any(where, array, ~np.isfinite(array), "must be finite")
-        large = np.abs(array) > np.finfo(np.float32).max
-        _refuse_any(where, array, large, "must fit into float32", "scale the data first")
-    elif array.dtype.kind == "u":
-        _refuse_any(where, array, array > np.uint64(np.iinfo(np.int64).max), "must fit into int64")
-
-
-def _refuse_any(
-    where: str, array: np.ndarray, wrong: np.ndarray, rule: str, fix: str = "clean the data first"
-) -> None:
-    if wrong.any():
-        first = tuple(np.argwhere(wrong)[0])
-        raise InputError(where, f"{rule}, and sample {first[0]} is not", array[first].item(), fix)
-
-
-def _inputs(x: np.ndarray) -> Tensor:
-    """Bytes stay bytes, other whole numbers are ids for an embedding, all else is float32."""
-    if x.dtype == np.uint8:
-        return torch.from_numpy(x)
-    return torch.from_numpy(x.astype(np.int64 if x.dtype.kind in "iu" else np.float32))
-
-
-def _targets(y: np.ndarray) -> Tensor:
-    """One whole number per sample is a class; all else is float32, for regression and multi-label tasks."""
-    return torch.from_numpy(y.astype(np.int64 if _is_class(y) else np.float32))
-
-
-def _is_class(y: np.ndarray) -> bool:
-    return y.ndim == 1 and y.dtype.kind in "iu"
-
-
-def _classes(path: Path, y: np.ndarray, classes: int | None) -> int | None:
-    if not _is_class(y):
-        return None
-    least, different = int(y.max()) + 1, len(np.unique(y))
-    if y.min() < 0:
-        raise InputError(f"{path}: y", "must hold labels from 0 on", f"{y.min()} to {y.max()}")
-    if classes is None and least - different > UNUSED:  # a model would have a score for each of them
-        rule = f"must hold labels that count classes from 0 on; there are {different} different ones"
-        fix = "number them with `np.unique(y, return_inverse=True)[1]`, or, "
-        fix += f"if there are so many classes, set data.classes={least}"
-        raise InputError(f"{path}: y", rule, least - 1, fix)
-    if classes is not None and classes < least:
-        raise InputError("data.classes", f"must be >= {least}, for the labels in {path}", classes)
-    return classes or least
+        refuse_any(where, client, ~np.isfinite(client), "must be finite")
+        refuse_any(where, client, client != np.floor(client), rule)

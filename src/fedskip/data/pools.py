@@ -73,7 +73,7 @@ def check_samples(samples: Samples) -> None:
     n = len(samples)
     require("data.samples", n > 0, "must hold at least one sample", n)
     some = torch.tensor([0, n - 1, 0, *range(min(n, TRIED))])
-    with _named("data.samples.labels"):
+    with user_error("data.samples.labels"):
         labels = np.asarray(samples.labels())
     rule = f"must give {n} targets, one for each sample"
     require("data.samples.labels", labels.shape[:1] == (n,), rule, labels.shape)
@@ -87,7 +87,7 @@ def check_samples(samples: Samples) -> None:
 
 def _taken(samples: Samples, index: Tensor) -> tuple[Tensor, Tensor]:
     fix = "x and y of take(index) have the shape of index, then that of a sample"
-    with _named("data.samples.take"):
+    with user_error("data.samples.take"):
         given = samples.take(index)
     pair = isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(t, Tensor) for t in given)
     require("data.samples.take", pair, "must give two tensors, x and y", type(given).__name__, fix)
@@ -103,10 +103,12 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def _named(field: str) -> Iterator[None]:
+def user_error(field: str) -> Iterator[None]:
     """What a user's function raises, by the name of that function."""
     try:
         yield
+    except InputError:
+        raise
     except Exception as error:  # whatever it may be
         rule = f"cannot be had ({type(error).__name__}: {said(error)})"
         raise InputError(field, rule) from error

@@ -12,7 +12,7 @@ from fedskip.input.errors import InputError, said
 
 
 def split(dataset: Dataset, seed: int) -> Split:
-    """The pool indices of the training and the test samples; refuses what are no indices, or overlap."""
+    """The pool indices of the training and the test samples; refuses others, repeated or in both."""
     samples = len(dataset.samples)
     found = _halves(dataset, seed)
     for half in found:
@@ -22,6 +22,11 @@ def split(dataset: Dataset, seed: int) -> Split:
             rule = f"must give the numbers of samples, from 0 to {samples - 1}, for training and for testing"
             raise InputError("data.split", rule, half, fix)
     train, test = (half.astype(np.int64) for half in found)
+    for half, name in ((train, "training"), (test, "testing")):
+        numbers, times = np.unique(half, return_counts=True)
+        if len(numbers) < len(half):
+            rule = f"must not give a sample twice for {name}, as it does with {(times > 1).sum():,}"
+            raise InputError("data.split", rule, ..., f"the first of them is {numbers[times > 1][0]}")
     trains = np.zeros(samples, bool)
     trains[train] = True
     both = test[trains[test]]

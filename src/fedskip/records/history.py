@@ -19,7 +19,7 @@ HISTORY = (
 SUMMARY = (
     "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final",
     "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test", "broke_round",
-    "broke_client", "broke_slot", "set_aside",
+    "broke_client", "broke_slot", "set_aside", "worst_clients",
 )  # fmt: skip
 TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 

@@ -18,8 +18,9 @@ from fedskip.input.plain import load, read_text
 from fedskip.records.checkpoint import found, read_history, read_notes
 from fedskip.records.history import HistoryFile
 from fedskip.records.table import Table
+from fedskip.spec.paths import moved, read_in, written_in
 from fedskip.spec.setting import KEYS
-from fedskip.spec.study import RECORD
+from fedskip.spec.study import RECORD, as_yaml
 
 Facts = dict[str, Any]
 PARTS = ("checkpoints", "models", "figures")  # folders in it
@@ -32,7 +33,11 @@ class Folder:
         self.path, self.file = path, path / "study.yaml"
 
     def study(self) -> Facts:
-        """The study that was begun here."""
+        """The study that was begun here, with the paths of its files as they are from here."""
+        return moved(self._written(), read_in(self.path))
+
+    def _written(self) -> Facts:
+        """As it is in the file."""
         return {key: value for key, value in self._read().items() if key != RECORD}
 
     def record(self) -> Facts:
@@ -40,9 +45,10 @@ class Folder:
         return dict(self._read().get(RECORD) or {})
 
     def write(self, text: str, record: Facts) -> None:
-        """Write a study given as YAML; the record gets a digest of it."""
-        record["study"] = _digest(yaml.safe_load(text))
-        write_text(self.file, text + yaml.safe_dump({RECORD: record}, sort_keys=False))
+        """Write a study given as YAML, its paths as they are from the folder; the record gets a digest."""
+        study = moved(yaml.safe_load(text), written_in(self.path))
+        record["study"] = _digest(study)
+        write_text(self.file, as_yaml(study) + yaml.safe_dump({RECORD: record}, sort_keys=False))
 
     def _read(self) -> Facts:
         if not self.file.exists():
@@ -53,8 +59,8 @@ class Folder:
 
     @property
     def identity(self) -> str:
-        """A digest of the study, which stays when it is made longer."""
-        return _digest(without_rounds(self.study()))
+        """A digest of the study, which stays when it is made longer and when files are moved."""
+        return _digest(moved(without_rounds(self._written()), os.path.basename))
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and all their runs are in the summary."""
@@ -87,7 +93,7 @@ class Folder:
         """Refuse to begin a study in a folder that holds one, parts of one, or anything else."""
         another = "choose another --out"
         if self.file.exists():
-            if self.study() != study:
+            if not _alike(self.study(), study, self.path):
                 raise InputError("out", "holds another study", str(self.path), another)
             if self.is_finished():
                 raise InputError("out", "holds this study, finished", str(self.path), another)
@@ -105,12 +111,12 @@ class Folder:
 
     def refuse_other(self, study: Facts) -> None:
         """Refuse to go on with another study than the one that was begun here, but for its rounds."""
-        if without_rounds(self.study()) != without_rounds(study):
+        if not _alike(without_rounds(self.study()), without_rounds(study), self.path):
             raise InputError("out", "holds another study", str(self.path), "choose its own folder")
 
     def refuse_edited(self) -> None:
         """Refuse to go on where the file is not what the study wrote."""
-        if self.record().get("study") != _digest(self.study()):
+        if self.record().get("study") != _digest(self._written()):
             fix = "undo that, or run the changed study into another --out; --anyway mixes the two. "
             fix += "More rounds are had with --rounds"
             raise InputError(str(self.file), "was changed after the study began", fix=fix)
@@ -169,6 +175,12 @@ def next_folder(name: str) -> Path:
 def _digest(study: Facts) -> str:
     """Of plain values, whatever the order of their keys."""
     return digest(json.dumps(study, sort_keys=True, default=str).encode())
+
+
+def _alike(one: Facts, other: Facts, folder: Path) -> bool:
+    """Whether two studies are the same; paths are compared as they are from a folder."""
+    here = written_in(folder)
+    return moved(one, here) == moved(other, here)
 
 
 def without_rounds(study: Facts) -> Facts:

@@ -130,7 +130,7 @@ class Plot:
         about, axes = self._setting(setting), axes or new_axes()
         file = about.out / "clients.csv"
         if not file.exists():
-            fix = "set client_accuracy=true, for data sets with natural clients"
+            fix = "set client_accuracy=true"
             raise InputError("clients", "were not measured in this study", str(about.out), fix)
         columns = ("setting", "method", "seed", "client", "test_accuracy")
         rows = Table.read(file, filled=columns, whole=True).where(setting=about.keys["name"])

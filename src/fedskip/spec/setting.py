@@ -230,15 +230,28 @@ def _options(field: str, value: Any) -> Any:
     tag, (accepted, words) = TAGS[field], _OBJECTS[field]
     if isinstance(value, str):
         value = {tag: value}
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and not (field == "data" and _made_by(value)):
         name = value.get(tag)
         require(f"{field}.{tag}", name is None or isinstance(name, str), "must be text", name)
         if field == "partition" and name is not None and value.get("file") is not None:
             rule = f"must not stand beside kind: {name}"
             raise InputError("partition.file", rule, value["file"], "keep one of the two")
         return {key: _plain(inner) for key, inner in value.items() if inner is not None}
-    require(field, isinstance(value, accepted), f"must be {words}", value)
+    fix = _made_by(value) if field == "data" else ""
+    shown = type(value).__name__ if fix else value
+    require(field, isinstance(value, accepted), f"must be {words}", shown, fix)
     return value
+
+
+def _made_by(value: Any) -> str:
+    """How data of another library become a data set."""
+    for module, made in {
+        "pandas": "from_frame(df, label='COLUMN')", "torch": "from_torch(dataset)",
+        "datasets": "from_huggingface(dataset, label='COLUMN')",
+    }.items():  # fmt: skip
+        if any(cls.__module__.partition(".")[0] == module for cls in type(value).__mro__):
+            return f"write data=fedskip.{made}"
+    return ""
 
 
 def _plain(value: Any) -> Any:

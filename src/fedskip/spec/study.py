@@ -134,13 +134,18 @@ def dump(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) -> 
 
     Of a Python object (a module, a function, a data set) there is only a trace, which is not read back.
     """
+    return as_yaml(_plain(spec, settings or spec.settings))
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """Values as a study's file has them."""
     style: dict[str, Any] = {
         "sort_keys": False,
         "allow_unicode": True,
         "width": 110,
         "default_flow_style": None,
     }
-    return str(yaml.dump(_plain(spec, settings or spec.settings), Dumper=_Dumper, **style))
+    return str(yaml.dump(values, Dumper=_Dumper, **style))
 
 
 def plain(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import yaml
 from fedskip.input.errors import InputError, unknown
 from fedskip.input.nest import TAGS, expand, graft, overlay
 from fedskip.input.plain import PLAIN, Loader, compose, construct, read_text
+from fedskip.spec.paths import moved, read_in
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,17 @@ def _entry(index: int, values: Any, places: Mapping[str, str]) -> Tree:
 
 
 def load_yaml(path: str | os.PathLike[str]) -> Tree:
-    """The tree of a study file. Only plain data are read: nothing in the file is ever run."""
+    """The tree of a study file, its paths as they are from here.
+
+    Only plain data are read: nothing in the file is ever run.
+    """
     path = Path(path)
     loader, root = compose(read_text(path), str(path))
     places = {"": path.name}
     values = _Reader(loader, places, path.name).read(root)
     if not isinstance(values, dict):
         raise InputError(str(path), "must hold the keys of a study, such as `data:` and `methods:`")
-    return Tree({"name": path.stem} | values, places)
+    return Tree({"name": path.stem} | moved(values, read_in(path.parent)), places)
 
 
 @dataclass(frozen=True)

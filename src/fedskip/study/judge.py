@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskip.data.mix import by_client, grouped
 from fedskip.engine.evaluate import Evaluator, Scores
 from fedskip.federation import Broke, Outcome, Run, Saved, Visited, first_broken
 from fedskip.input.errors import InputError
@@ -247,16 +248,17 @@ class Judge:
             row["full_test"] = _defined(float(self._scores(_models(standing), division.test).metric.mean()))
         return row
 
-    def by_client(self, standing: Standing) -> np.ndarray:
-        """The last model's headline on each natural client's test samples; NaN where it has none."""
-        owner = self.prepared.dataset.owner
-        if owner is None or standing.last_model is None:
-            return np.empty(0)
-        test = self.prepared.division(standing.seed).test
-        test = test[owner[test] >= 0]  # a test sample may belong to nobody
-        scores = self._scores(_models(standing), test, owner[test]).by_owner
+    def by_client(self, standing: Standing) -> dict[str | int, float]:
+        """The last model's accuracy for each client: see `data/mix.py`."""
+        if standing.last_model is None:
+            return {}
+        data, seed = self.prepared.dataset, standing.seed
+        division = self.prepared.divisions[self.prepared.setting.division_seed(seed)]
+        places, group = grouped(data, division)
+        test = self.prepared.division(seed).test[places]
+        scores = self._scores(_models(standing), test, group).by_owner
         assert scores is not None
-        return np.asarray(scores.mean(0))
+        return by_client(data, division, np.asarray(scores.mean(0)))
 
 
 def _models(standing: Standing) -> Tensor:

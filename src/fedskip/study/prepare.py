@@ -2,22 +2,24 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import add
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from fedskip.data.base import Dataset
+from fedskip.data.base import Dataset, Samples
 from fedskip.data.division import Division, divide
+from fedskip.data.mix import refuse_unmixed
 from fedskip.data.pools import Pool, Pools
+from fedskip.data.standardize import Scale, Standardized, measure_scale, refuse_unfit
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.handed import Handing
 from fedskip.engine.local import Route, route
 from fedskip.engine.task import Task
 from fedskip.federation import Clients, Run, Server
-from fedskip.input.errors import InputError, require
+from fedskip.input.errors import require
 from fedskip.methods.base import Method
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.making import make
@@ -36,6 +38,7 @@ class Prepared:
     divisions: Mapping[int, Division]  # by partition seed
     device: torch.device
     arithmetic: Arithmetic
+    scales: Mapping[int, Scale] = field(default_factory=dict)  # by partition seed, if inputs are standardised
 
     @property
     def dataset(self) -> Dataset:
@@ -48,12 +51,15 @@ class Prepared:
         if isinstance(template, CharLSTM):
             template.refuse(getattr(data.samples, "x", None))
         template = template.to(self.device, dtype)
-        samples = data.samples.to(self.device, dtype)
+        pool: Samples = data.samples
+        train, test = _in(dtype, data.train_transform), _in(dtype, data.test_transform)
+        if self.scales:  # which is done when samples are taken
+            pool, train, test = Standardized.of(data, self._different), None, None
+        samples = pool.to(self.device, dtype)
         require("data.samples.to", hasattr(samples, "take"), "must give samples", type(samples).__name__)
         return Task(
             template, Layout.of(template), loss(setting.loss), self.metrics,
-            samples, setting.local,
-            _in(dtype, data.train_transform), _in(dtype, data.test_transform), self.arithmetic,
+            samples, setting.local, train, test, self.arithmetic,
         )  # fmt: skip
 
     @functools.cached_property
@@ -72,7 +78,24 @@ class Prepared:
             vars(self).pop(name, None)
 
     def division(self, seed: int) -> Division:
-        return self.divisions[self.setting.division_seed(seed)]
+        """Who has what at a run's seed, in numbers of the task's samples."""
+        return self._shifted[self.setting.division_seed(seed)]
+
+    @functools.cached_property
+    def _shifted(self) -> Mapping[int, Division]:
+        """The divisions; where seeds have scales of their own, each is in its part of the samples."""
+        different, n = self._different, len(self.dataset.samples)
+        if len(different) < 2:
+            return self.divisions
+        return {
+            seed: each.shifted(different.index(self.scales[seed]) * n)
+            for seed, each in self.divisions.items()
+        }  # fmt: skip
+
+    @functools.cached_property
+    def _different(self) -> list[Scale]:
+        """The scales of all seeds, equal ones once."""
+        return list(dict.fromkeys(self.scales.values()))
 
     def small_clients(self) -> list[str]:
         """Those with too few samples for a batch, counted, in words: left out, or in a short batch."""
@@ -164,6 +187,8 @@ class Prepared:
             file = partition_file(folder, self.setting, seed)
             if not file.exists():
                 division.clients.save(file)
+        for seed, scale in self.scales.items():
+            scale.save(folder / f"scale-{self.setting.name}-{seed}.npz", self.dataset.input_names)
 
 
 def partition_file(folder: Path, setting: Setting, seed: int) -> Path:
@@ -186,11 +211,13 @@ def prepare(
         )
         for seed in sorted({setting.division_seed(seed) for seed in setting.seeds})
     }  # fmt: skip
-    owned = all(dataset.owner is not None and (dataset.owner[d.test] >= 0).any() for d in divisions.values())
-    if setting.client_accuracy and not owned:
-        fix = "it needs test samples that belong to clients, as LEAF's data sets have"
-        raise InputError("client_accuracy", f"cannot be had for {dataset.name!r}", True, fix)
-    return Prepared(setting, pool, divisions, device, arithmetic)
+    if setting.client_accuracy:
+        refuse_unmixed(dataset, divisions.values())
+    scales = {}
+    if dataset.standardize:
+        refuse_unfit(dataset)
+        scales = {seed: measure_scale(dataset, each.clients.indices) for seed, each in divisions.items()}
+    return Prepared(setting, pool, divisions, device, arithmetic, scales)
 
 
 def _range(numbers: Iterable[int]) -> str:

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
+from fedskip.data.mix import worst_decile
 from fedskip.engine import Stacked
 from fedskip.input.errors import InputError
 from fedskip.models.metrics import Metric
@@ -57,6 +56,7 @@ class Session:
         names = [standing.name for standing in self.standings]
         self.place: Place = Apart(self.groups, names) if number > 1 else Here(self.groups)
         self.round = 0  # that all runs have done
+        self.clients: dict[str, dict[str | int, float]] = {}  # by run, when all rounds are done
         self.new: list[str] = []  # runs that start at round 0, although others go on
 
     def facts(self) -> Facts:
@@ -81,9 +81,10 @@ class Session:
         setting, engine = self.setting, self.groups[0].engine
         runs = [Shown(standing.name, standing.label, standing.seed) for standing in self.standings]
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
+        notes = [*self.prepared.dataset.notes, *self.prepared.small_clients(), *needs, *self.warned]
         return Course(
-            setting.name, runs, self.round, setting.rounds, shown(self.judge.headline),
-            [*self.prepared.small_clients(), *needs, *self.warned], self.place.status, self.judge.seconds,
+            setting.name, runs, self.round, setting.rounds, shown(self.judge.headline), notes,
+            self.place.status, self.judge.seconds,
         )  # fmt: skip
 
     def restore(self, folder: Path, anyway: bool = False) -> None:
@@ -141,7 +142,11 @@ class Session:
             found = runs.get(standing.name, Table(history.table.columns))
             higher = self.judge.headline.higher_is_better
             measured = summarise(found, rounds=self.setting.rounds, higher=higher)
-            rows.append(measured | {"full_test": measured["last"]} | self.judge.summary(standing))
+            measured["full_test"] = measured["last"]
+            if self.setting.client_accuracy:
+                self.clients[standing.name] = self.judge.by_client(standing)
+                measured["worst_clients"] = worst_decile(self.clients[standing.name].values())
+            rows.append(measured | self.judge.summary(standing))
         return rows
 
     def write_models(self, folder: Path) -> None:
@@ -162,14 +167,12 @@ class Session:
                     write_weights(folder / file, state, about | standing.about())
 
     def client_rows(self) -> list[Row]:
-        """The rows of clients.csv, if the setting asks for them: every client that has test samples."""
-        names, rows = self.prepared.dataset.owner_names, []
-        for standing in self.standings if self.setting.client_accuracy else ():
-            for client, score in enumerate(self.judge.by_client(standing)):
-                if np.isfinite(score):
-                    about = {"client": names[client] if names else client, "test_accuracy": float(score)}
-                    rows.append(standing.about() | about)
-        return rows
+        """The rows of clients.csv, if the setting asks for them: one for each client and run."""
+        return [
+            standing.about() | {"client": client, "test_accuracy": score}
+            for standing in self.standings
+            for client, score in self.clients.get(standing.name, {}).items()
+        ]
 
     def close(self) -> None:
         self.place.close()

@@ -1,0 +1,66 @@
+"""How good a model is for each client, whoever the clients are.
+
+Where clients own test samples, these are theirs. Elsewhere every client is tested on the pooled test set as
+it would be if its classes came as often as they do in the client's training samples: sample j of class c
+weighs n_ic / (n_i m_c), with n_ic of the client's n_i training samples and m_c of the test samples in that
+class. This is the expected score on test samples that are drawn by the client's own mix of classes; nothing
+has to be drawn, and nothing depends on chance. Classes without test samples are left out of the mix.
+"""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedskip.data.base import Dataset
+from fedskip.data.division import Division
+from fedskip.data.heatmap import class_counts
+from fedskip.input.errors import InputError
+
+
+def owns_tests(dataset: Dataset, division: Division) -> bool:
+    """Whether test samples belong to natural clients."""
+    return dataset.owner is not None and bool((dataset.owner[division.test] >= 0).any())
+
+
+def refuse_unmixed(dataset: Dataset, divisions: Iterable[Division]) -> None:
+    """Refuse data for which the score of a client is not defined."""
+    if dataset.classes is None and not all(owns_tests(dataset, division) for division in divisions):
+        rule = f"is not defined for {dataset.name!r}, which has no classes and no test samples of clients"
+        fix = "name the client of each sample, or leave it out: a client's share follows its mix of classes"
+        raise InputError("client_accuracy", rule, True, fix)
+
+
+def grouped(dataset: Dataset, division: Division) -> tuple[np.ndarray, np.ndarray]:
+    """On what to test, places in `division.test`, and the group of each of these samples, from 0 on."""
+    if dataset.owner is not None and owns_tests(dataset, division):
+        owner = dataset.owner[division.test]
+        own = np.flatnonzero(owner >= 0)  # a test sample may belong to nobody
+        return own, owner[own]
+    labels = dataset.samples.labels()[division.test]
+    return np.arange(len(labels)), labels.astype(np.int64)
+
+
+def worst_decile(scores: Iterable[float]) -> float | None:
+    """The mean over the tenth of the clients with the lowest scores, at least one.
+
+    >>> worst_decile([0.5, 0.25, 1.0])
+    0.25
+    """
+    lowest = sorted(scores)
+    return float(np.mean(lowest[: math.ceil(len(lowest) / 10)])) if lowest else None
+
+
+def by_client(dataset: Dataset, division: Division, scores: np.ndarray) -> dict[str | int, float]:
+    """The score of each client, from those of the groups of `grouped`; without clients that have none."""
+    if owns_tests(dataset, division):
+        names = dataset.owner_names
+        return {
+            names[i] if names else i: float(score) for i, score in enumerate(scores) if np.isfinite(score)
+        }
+    counts = class_counts(division.clients, dataset.samples.labels(), dataset.classes or 0)  # (C, N)
+    seen = np.flatnonzero(np.isfinite(scores))
+    mix = counts[seen].astype(float)
+    with np.errstate(invalid="ignore"):
+        mean = (mix * scores[seen, None]).sum(0) / mix.sum(0)
+    return {client: float(score) for client, score in enumerate(mean) if np.isfinite(score)}
