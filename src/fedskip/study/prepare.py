@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import add
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +24,7 @@ from fedskip.models.making import make
 from fedskip.models.measures import measure
 from fedskip.models.vector import Layout
 from fedskip.spec.setting import Draft, Setting
+from fedskip.study.choice import Choice
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Prepared:
     divisions: Mapping[int, Division]  # by partition seed
     device: torch.device
     arithmetic: Arithmetic
+    choice: Choice | None = None  # of an engine, once it has been tried
 
     @property
     def dataset(self) -> Dataset:
@@ -107,6 +110,16 @@ class Prepared:
         """All runs of the setting, or those of its first seed, one at a time."""
         seeds = self.setting.seeds[:1] if first else self.setting.seeds
         return (self.run(method, seed) for method in self.setting.methods for seed in seeds)
+
+    @property
+    def steps(self) -> int:
+        """The client-steps of all runs, if all clients take part equally often."""
+        setting = self.setting
+        visits = [
+            np.mean([setting.local.steps(int(size)) for size in self.division(seed).clients.sizes])
+            for seed in setting.seeds
+        ]
+        return int(sum(visits) * len(setting.methods) * setting.cohort * setting.rounds)
 
     @functools.cached_property
     def has_own_objective(self) -> bool:
