@@ -49,6 +49,7 @@ from fedskip.study.machine import name_of, versions
 ROWS = {"cpu": (10, 30), "cuda": (10,)}  # more rows are better for a GPU
 SECONDS = {"cpu": 0.5, "cuda": 0.15}  # of each contestant in a turn
 CLIENTS, SAMPLES, COHORT, BATCH = 20, 320, 10, 64
+STEPS = 5  # of a visit of the loop, whose rate does not depend on it
 STREAMS = 4
 WHO = ("loop", "stacked", "streams", "bundled")  # client-steps per second
 RATIOS = {
@@ -187,6 +188,10 @@ CASES = {
     "encoder-2": Case(partial(Encoder, 80, 64, 4, 2), TEXT, 80, steps=5),
 }
 GPU_ONLY = {"resnet-18m"}  # a step takes seconds on a core
+CPU_ONLY = {  # between those that are larger and smaller
+    "linear-784", "linear-10000", "mlp-32", "mlp-64-64-64-64", "mlp-784-128", "mlp-256-256",
+}  # fmt: skip
+LEFT_OUT = {"cpu": GPU_ONLY, "cuda": CPU_ONLY}
 
 
 def data(case: Case) -> Dataset:
@@ -226,7 +231,8 @@ class Point:
     def contestants(self) -> Iterator[tuple[str, bench.Play]]:
         """Those that can train the module, each made ready by two rounds."""
         case = CASES[self.name]
-        prepared, _ = bench.setting_of(self.study(COHORT, engine="loop"))
+        local = {"max_steps": min(case.steps, STEPS), "batch": BATCH}
+        prepared, _ = bench.setting_of(self.study(COHORT, engine="loop", local=local))
         once = {"loop": lambda: bench.once(Loop(prepared.task), [next(prepared.runs())])}
         for rows in self.rows:
             once[f"stacked {rows}"] = partial(self.stacked, rows, streams=0)
@@ -284,29 +290,38 @@ def measure(points: Sequence[Point], jobs: int) -> Iterator[list[dict[str, Any]]
             process.start()
             there.close()
             served.append((point, process, here))
-        ready = [(point, pipe, pipe.recv()) for point, _, pipe in served]  # all of them, before one measures
+        ready = [(point, pipe, _heard(pipe)) for point, _, pipe in served]  # all of them, before one measures
         for point, pipe, words in ready:
-            print(f"{point.name}: {words}", flush=True)
-            pipe.send("go")
-            yield pipe.recv()
+            print(f"{point.name}: {words or 'failed'}", flush=True)
+            if words:
+                pipe.send("go")
+                yield _heard(pipe) or []
         for _, process, _ in served:
             process.join()
+
+
+def _heard(pipe: Connection) -> Any:
+    """What a process says, or None if it has ended."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Which engine is faster, by what a module is made of.")
     parser.add_argument("--device", choices=tuple(ROWS), default="cpu")
     parser.add_argument("--out", type=Path, required=True, help="a CSV file")
-    parser.add_argument("--only", default=",".join(CASES), help="some of the modules")
+    parser.add_argument("--only", help="some of the modules, with commas")
     parser.add_argument("--rows", type=int, nargs="+", help="multiples of 10")
     parser.add_argument("--seconds", type=float, help="of each contestant in a turn")
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile side by side")
     given = parser.parse_args()
-    names = given.only.split(",")
+    here = [name for name in CASES if name not in LEFT_OUT[given.device]]
+    names = given.only.split(",") if given.only else here
     for name in names:
         if name not in CASES:
             sys.exit(f"error: {unknown('--only', name, CASES)}")
-    names = [name for name in names if given.device != "cpu" or name not in GPU_ONLY]
     seconds = given.seconds or SECONDS[given.device]
     rows = tuple(given.rows or ROWS[given.device])
     points = [Point(name, rows, given.device, seconds) for name in names]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, short
 from fedskip.models.forms import functional
 from fedskip.models.layers import numbers
 from fedskip.models.lstm import Unrolled
@@ -38,7 +38,7 @@ class Choice:
     def instead(cls, refused: InputError) -> Choice:
         """The loop, for what the stacked engine refuses."""
         reasons = [reason for reason in refused.fix.split("; ") if reason and "engine=loop" not in reason]
-        return cls("loop", ": ".join([refused.rule, *reasons[:1]]))
+        return cls("loop", ": ".join([refused.rule, *(short(reason, 150) for reason in reasons[:1])]))
 
     def line(self) -> str:
         """In words.
@@ -87,5 +87,7 @@ def compiles(module: nn.Module, device: str) -> bool:
 
 
 def _layers(kind: str) -> str:
-    known = {"dense": "dense layers", "convolution": "convolutions", "recurrent": "recurrent layers"}
-    return known.get(kind, f"layers of the kind {kind}")
+    """A kind of layers, in words."""
+    words = {"attention": "attention", "convolution": "convolutions", "embedding": "embeddings"}
+    words |= {"dense": "dense layers", "normalisation": "normalisations", "recurrent": "recurrent layers"}
+    return words.get(kind, f"layers of the kind {kind}")

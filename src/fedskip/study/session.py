@@ -66,7 +66,7 @@ class Session:
             stacked = {**sizes, "rows": plans[0].rows}
         why = self.prepared.choice.why if self.prepared.choice else ""
         return {
-            **({"why": f"auto: {why}"} if why else {}),
+            **({"why": f"auto: {why}"} if why else {}),  # the engine
             "machine": self.machine.facts() | stacked,
             "parameters": self.prepared.task.layout.size,
             "data": dict(self.prepared.pool.digests),

@@ -258,7 +258,7 @@ class Study:
         every, study = self.spec.checkpoint_every, self.folder.identity
         machine = Machine.of(self._suited(name), prepared)
         session = Session(prepared, machine, rows, every, study, before)
-        facts = {"why": known.get(name, {}).get("why", "")} | session.facts()
+        facts = {"why": known.get(name, {}).get("why")} | session.facts()  # as it began
         if name in known and not anyway:
             noted = {"versions": record["versions"], **known[name]}
             compare(noted, {"versions": versions(), **facts}, self.out)
