@@ -18,7 +18,8 @@ MANY = {1: 400, 2: 100}  # kills of studies, by the number of their processes
 @pytest.fixture(scope="module", params=MANY, ids=["here", "apart"])
 def killed(request, preloaded, tmp_path_factory):
     """A study, how long it takes, what comes out if nobody kills it, and how many kills are many."""
-    world = World(preloaded, tmp_path_factory.mktemp("kills"), processes=str(request.param))
+    keys = {"engine": "stacked", "processes": str(request.param)}
+    world = World(preloaded, tmp_path_factory.mktemp("kills"), **keys)
     folder, began = world.fresh(), time.monotonic()
     world.fine(folder, *RUN)
     return world, time.monotonic() - began, promised(folder / "out"), MANY[request.param]

@@ -13,7 +13,7 @@ from faults.points import LONGER, RESUME, RUN, TWO, World, promised, seen
 SAMPLE = 96  # of so many points one is tried in every run of the tests
 # name -> the keys that the study has besides, the command that was run before it, and the one that dies
 STUDIES = {
-    "run": ({}, None, RUN),
+    "run": ({"engine": "stacked"}, None, RUN),
     "two settings": ({"settings": TWO, "engine": "loop"}, None, RUN),
     "made longer": ({"engine": "loop"}, RUN, LONGER),
 }

@@ -27,8 +27,11 @@ def test_without_a_compiler_one_line_says_so(
     assert "no C++ compiler" in caplog.text
 
 
-def test_auto_takes_the_loop_for_an_objective_of_its_own(tmp_path: Path) -> None:
+def test_auto_takes_the_loop_for_an_objective_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Though the model's benchmark was won by the stacked engine."""
+    monkeypatch.setattr("fedskip.study.choice.SHORT", 0)
     keys = {"data": "synthetic", "model": "perceptron", "cohort": 2, "local": {"max_steps": 1}, "seeds": 1}
     for methods, engine in (("fedavg", "stacked"), ([FedAvg(), Halved()], "loop")):
         out = tmp_path / engine

@@ -118,7 +118,13 @@ def stacking_obstacles(module: nn.Module) -> str | None:
         refuse(module)
     except InputError as error:
         return str(error)
-    form: nn.Module = getattr(module, "stackable", lambda: module)()
+    unrolled = getattr(module, "stackable", None)
+    try:
+        form = unrolled() if callable(unrolled) else module
+    except Exception as error:  # whatever a user's module may raise
+        return f"its stackable() fails: {said(error)}"
+    if not isinstance(form, nn.Module):
+        return f"its stackable() must give an nn.Module, and gives {type(form).__name__}"
     for path, layer in form.named_modules():
         where = f"layer {path!r} ({type(layer).__name__})"
         if isinstance(layer, nn.RNNBase):

@@ -7,11 +7,15 @@ from torch import Tensor, nn
 
 from fedskip.input.errors import InputError
 from fedskip.models.batchnorm import batch_statistics
+from fedskip.models.dense import as_tall
+from fedskip.models.layers import is_dense
 from fedskip.models.patches import as_patches
 
 
 def functional(template: nn.Module, patches: bool = False, kernels: bool = False) -> nn.Module:
     """A copy in its stackable form; its BatchNorm has no integer counters.
+
+    Without a form of its own, a module of dense layers has them as `Tall`. Beside others it is not measured.
 
     `patches`: with convolutions as products of patches, in a layout that BatchNorm does not take under vmap;
     `kernels`: small ones by kernels of our own.
@@ -20,6 +24,8 @@ def functional(template: nn.Module, patches: bool = False, kernels: bool = False
     unrolled = getattr(module, "stackable", None)
     if callable(unrolled):
         module = unrolled()
+    elif is_dense(module):
+        module = as_tall(module)
     normed = batch_statistics(module)
     for part in normed:
         part.num_batches_tracked = None

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -28,35 +27,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.features(x)[0]
 
-    def stackable(self) -> nn.Module:
-        """The same, computed in the form that is fast for many models at once."""
-        return _Stacked(self.layers)
-
 
 def linear(classes: int = 5, inputs: int = 60) -> MLP:
     """One dense layer, nothing after it; samples of any shape are flattened."""
     return MLP(classes, inputs, hidden=())
-
-
-class _Stacked(nn.Module):
-    """W xᵀ instead of x Wᵀ, as in `perceptron`."""
-
-    def __init__(self, layers: nn.ModuleList) -> None:
-        super().__init__()
-        self.layers = layers
-
-    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = x.reshape(len(x), -1).T  # (inputs, B)
-        *hidden, last = self.layers
-        for layer in hidden:
-            z = _product(layer, z).relu()
-        output = _product(last, z).T
-        return output, z.T if hidden else output
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.features(x)[0]
-
-
-def _product(dense: Any, x: Tensor) -> Tensor:
-    product: Tensor = dense.weight @ x + dense.bias[:, None]
-    return product

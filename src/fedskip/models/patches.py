@@ -94,7 +94,7 @@ def as_patches(module: nn.Module, kernels: bool = False) -> nn.Module:
         if type(child) is nn.Conv2d and _plain(child):
             after = [part for _, part in children[i + 1 : i + 3]] if in_a_row else []
             pool = len(after) == 2 and type(after[0]) is nn.ReLU and _halves(after[1])
-            pool = pool and not any(_hooked(part) for part in after)
+            pool = pool and not any(hooked(part) for part in after)
             setattr(module, name, PatchConv2d(child, pool, kernels))
             if pool:
                 for done, _ in children[i + 1 : i + 3]:
@@ -104,13 +104,14 @@ def as_patches(module: nn.Module, kernels: bool = False) -> nn.Module:
     return module
 
 
-def _hooked(part: nn.Module) -> bool:
+def hooked(part: nn.Module) -> bool:
+    """Whether other code runs before or after it, which a layer in its place would not call."""
     return any(hooks for name, hooks in vars(part).items() if name.endswith("_hooks"))
 
 
 def _plain(conv: nn.Conv2d) -> bool:
     shape = conv.stride, conv.padding, conv.dilation, conv.groups
-    return shape == ((1, 1), (0, 0), (1, 1), 1) and not _hooked(conv)
+    return shape == ((1, 1), (0, 0), (1, 1), 1) and not hooked(conv)
 
 
 def _halves(pool: nn.Module) -> bool:

@@ -125,6 +125,7 @@ def provenance(results: Results) -> str:
             f"{part.name}, in the folder {part.out.resolve().name}"
             + ("." if part.finished else ": not finished."),
             *([f"Made with {versions}."] if versions else []),
+            *_engines(record.get("settings") or {}),
             *([f"Hash of the study: {record['study']}."] if "study" in record else []),
             "To repeat it, save study.yaml below and run: fedskip run study.yaml --out NEW",
         ]
@@ -132,6 +133,17 @@ def provenance(results: Results) -> str:
         listing = folded("study.yaml, and what the study noted about itself", f"<pre>{source}</pre>")
         found.append(paragraphs(lines, "dim") + listing)
     return f"<h2>Where it comes from</h2>{''.join(found)}"
+
+
+def _engines(settings: dict[str, Any]) -> list[str]:
+    """The engine of all settings, and why it was chosen; or a line for each where they differ."""
+    found = {}
+    for name, noted in settings.items():
+        why = f" ({noted['why']})" if noted.get("why") else ""
+        found[name] = f"{noted.get('machine', {}).get('engine', units.NONE)}{why}."
+    if len(set(found.values())) == 1:
+        return [f"Engine: {next(iter(found.values()))}"]
+    return [f"Engine of {name}: {line}" for name, line in found.items()]
 
 
 # --- what the parts are made of ------------------------------------------------------------------------

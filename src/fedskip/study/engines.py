@@ -9,20 +9,44 @@ import numpy as np
 
 from fedskip.engine import Engine, Job, Local, Loop, Plan, Stacked
 from fedskip.engine.stacked.memory import SHARE, Footprint, measure
-from fedskip.engine.stacked.plan import CONTRAST_SIZES, SIZES, busy_rows, limited, stack_sizes
+from fedskip.engine.stacked.plan import CONTRAST_SIZES, SIZES, WORTH, busy_rows, limited, stack_sizes
 from fedskip.engine.stacked.stack import Stack
 from fedskip.federation import Run
+from fedskip.records.provenance import Facts
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
 
 PLANNED = 16  # rounds of each run that the sizes are planned from
 
 
-def make_engine(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows: int | None = None) -> Engine:
-    """The machine's engine for these runs, before their first round."""
+Sizes = tuple[Sequence[int], Sequence[int]]  # numbers of rows, of those without and with a contrast
+
+
+def make_engine(
+    prepared: Prepared,
+    machine: Machine,
+    runs: Sequence[Run],
+    rows: int | None = None,
+    planned: Sizes | None = None,
+) -> Engine:
+    """The machine's engine for these runs, before their first round.
+
+    `planned`: the sizes that they began with, if they did: a study that goes on for longer keeps them.
+    """
     if machine.engine == "loop":
         return Loop(prepared.task, machine.workers)
-    return Stacked(prepared.task, make_plan(prepared, machine, runs, rows))
+    plan = make_plan(prepared, machine, runs, rows)
+    if planned is not None:
+        plan = replace(plan, sizes=planned[0], contrast_sizes=planned[1])
+    return Stacked(prepared.task, plan)
+
+
+def noted_sizes(machine: Facts, group: int, groups: int) -> Sizes | None:
+    """The sizes of a group, if they were noted for as many groups."""
+    noted = [machine.get(name) for name in ("sizes", "contrast_sizes")]
+    found = [sizes[group] for sizes in noted if isinstance(sizes, list) and len(sizes) == groups]
+    whole = all(isinstance(sizes, list) and all(type(n) is int for n in sizes) for sizes in found)
+    return (found[0], found[1]) if len(found) == len(noted) and whole else None
 
 
 def make_plan(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows: int | None = None) -> Plan:
@@ -52,10 +76,13 @@ def make_plan(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows: i
         plan = replace(plan, needs=tuple(needs))
     limit = rows if rows is not None and rows < max(most.values()) else None
     plain, contrasted = (SIZES - CONTRAST_SIZES, CONTRAST_SIZES) if len(first) > 1 else (SIZES, SIZES)
+    worth = 0.0  # of a size, in steps of a row over the rounds that the plan is made from
+    if machine.compile and prepared.device.type == "cpu":
+        worth = WORTH * PLANNED / prepared.setting.rounds
     return replace(
         plan,
-        sizes=stack_sizes(limited(busy[False], limit), limit=plain),
-        contrast_sizes=stack_sizes(limited(busy[True], limit), limit=contrasted),
+        sizes=stack_sizes(limited(busy[False], limit), limit=plain, worth=worth),
+        contrast_sizes=stack_sizes(limited(busy[True], limit), limit=contrasted, worth=worth),
         rows=limit,
     )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,21 +17,14 @@ from fedskip.engine.stacked.stepper import has_compiler
 from fedskip.input.errors import InputError
 from fedskip.models.patches import kernels_wanted, kernels_work
 from fedskip.spec.study import StudySpec
+from fedskip.study.choice import Choice, choose, compiles, streams_of
 from fedskip.study.prepare import Prepared
 from fedskip.study.workers import AVAILABLE
 from fedskip.version import __version__
 
 log = logging.getLogger(__name__)
 
-# The winner of `fedskip bench` by model and device; where the two engines are within 20 %, the loop.
-# `linear` is trained as `perceptron` is, and goes with it. Of an `mlp` on a CPU it depends on its layers.
-AUTO = {(model, "cpu"): "stacked" for model in ("linear", "perceptron")} | {
-    (model, "cuda"): "stacked"
-    for model in ("linear", "mlp", "perceptron", "cnn", "cnn-femnist", "lstm", "resnet50")
-}
-STREAMS = {"resnet50": 4}  # models whose single steps nearly fill a GPU
 PROCESSES = 8  # unless a study asks for more: each has a compiler of its own in memory
-UNCOMPILED = {("lstm", "cuda")}  # compiling 160 cells takes minutes, and their kernels are fused as they are
 
 
 @dataclass(frozen=True)
@@ -54,14 +46,15 @@ class Machine:
     @classmethod
     def of(cls, spec: StudySpec, prepared: Prepared) -> Machine:
         device, model = resolve_device(spec.device), prepared.task.module
-        engine, streams = engine_of(spec, prepared)
+        choice = prepared.choice or engine_of(spec, prepared)
+        engine, streams = choice.engine, choice.streams
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         stacked = engine == "stacked"
         threads = spec.threads or 1
         apart = stacked and device == "cpu" and AVAILABLE and threads == 1
         if stacked and spec.compile and not has_compiler():
             log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
-        compile = stacked and spec.compile and has_compiler() and _kind(prepared) not in UNCOMPILED
+        compile = stacked and spec.compile and has_compiler() and compiles(model, prepared.device.type)
         precision = arithmetic_of(spec).precision
         kernels = stacked and device != "cpu" and not streams and precision in ("fp32", "tf32")
         return cls(
@@ -79,29 +72,24 @@ class Machine:
         return {k: v for k, v in asdict(self).items() if k != "workers"}
 
 
-def engine_of(spec: StudySpec, prepared: Prepared) -> tuple[str, int]:
-    """The engine of a setting, and on how many streams its rows run; refuses one that cannot train it."""
-    kind = _kind(prepared)
-    engine: str = AUTO.get(kind, "loop") if spec.engine == "auto" else spec.engine
-    if engine == "loop":
-        return engine, 0
-    streams = spec.streams or 0
-    if spec.streams is None and kind[1] == "cuda":
-        streams = STREAMS.get(kind[0], 0)
+def engine_of(spec: StudySpec, prepared: Prepared) -> Choice:
+    """The engine of a setting, as asked for or chosen; refuses one that cannot train it.
+
+    What only a step can show is found out by the rehearsal.
+    """
+    if spec.engine == "loop":
+        return Choice("loop")
+    module, device = prepared.task.module, prepared.device.type
+    streams = streams_of(module, device) if spec.streams is None else spec.streams
     refused = refusal(prepared.task, streams)
     if refused is None and prepared.has_own_objective:
         refused = own_objective()
-    if refused is None:
-        return engine, streams
     if spec.engine == "auto":
-        return "loop", 0
-    raise refused
-
-
-def _kind(prepared: Prepared) -> tuple[str, str]:
-    """The name of the model, empty for an object, and the kind of device."""
-    model = prepared.setting.model
-    return model["name"] if isinstance(model, Mapping) else "", prepared.device.type
+        chosen = choose(module, device, prepared.steps) if refused is None else Choice.instead(refused)
+        return replace(chosen, streams=streams) if chosen.engine == "stacked" else chosen
+    if refused is not None:
+        raise refused
+    return Choice("stacked", streams=streams)
 
 
 def name_of(device: str) -> str:

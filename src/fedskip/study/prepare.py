@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from operator import add
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +28,7 @@ from fedskip.models.measures import loss
 from fedskip.models.metrics import Metric, metrics
 from fedskip.models.vector import Layout
 from fedskip.spec.setting import Draft, Setting
+from fedskip.study.choice import Choice
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Prepared:
     device: torch.device
     arithmetic: Arithmetic
     scales: Mapping[int, Scale] = field(default_factory=dict)  # by partition seed, if inputs are standardised
+    choice: Choice | None = None  # of an engine, once it has been tried
 
     @property
     def dataset(self) -> Dataset:
@@ -154,6 +157,16 @@ class Prepared:
         """All runs of the setting, or those of its first seed, one at a time."""
         seeds = self.setting.seeds[:1] if first else self.setting.seeds
         return (self.run(method, seed) for method in self.setting.methods for seed in seeds)
+
+    @property
+    def steps(self) -> int:
+        """The client-steps of all runs, if all clients take part equally often."""
+        setting = self.setting
+        visits = [
+            np.mean([setting.local.steps(int(size)) for size in self.division(seed).clients.sizes])
+            for seed in setting.seeds
+        ]
+        return int(sum(visits) * len(setting.methods) * setting.cohort * setting.rounds)
 
     @functools.cached_property
     def has_own_objective(self) -> bool:

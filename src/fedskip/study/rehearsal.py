@@ -25,6 +25,7 @@ from fedskip.models.metrics import KINDS, Metric
 from fedskip.models.vector import on
 from fedskip.rng import torch_scope
 from fedskip.spec.study import StudySpec
+from fedskip.study.choice import Choice
 from fedskip.study.machine import engine_of
 from fedskip.study.prepare import Prepared
 
@@ -33,21 +34,35 @@ SAMPLES = 2  # enough for a BatchNorm
 FAR = {torch.float64: (1e-4, 1e-6), torch.float32: (0.05, 1e-3)}
 
 
-def rehearse(prepared: Prepared, spec: StudySpec) -> None:
-    """Evaluate two samples and play a round of one step with every method; refuse what fails."""
+def rehearse(prepared: Prepared, spec: StudySpec) -> Choice:
+    """Evaluate two samples and play a round of one step with every method; refuse what fails.
+
+    Gives the engine: one that `auto` has chosen is tried, and where it fails it is the loop.
+    """
     with torch_scope("rehearsal", device=prepared.device), prepared.task.arithmetic.kernels():
         _measure(prepared)
         loop = Loop(prepared.task)
         _score(prepared)
         shown = [_conduct(prepared, method, loop) for method in prepared.setting.methods]
-        engine, streams = engine_of(spec, prepared)
-        if engine == "stacked":
-            with _named("engine", "cannot be 'stacked' for this model, loss and metric", _model(prepared)):
-                Evaluator(prepared.task, stacked=not streams)(shown[0].x[:1], _samples(prepared))
-                for job in shown:
-                    _stack(prepared.task, job, streams)
-            if _own(prepared):  # ours are compared in tests
-                _compare(prepared, shown[0], streams)
+        choice = engine_of(spec, prepared)
+        if choice.engine == "stacked":
+            try:
+                _try_stacked(prepared, shown, choice.streams)
+            except InputError as refused:
+                if spec.engine != "auto":
+                    raise
+                return Choice.instead(refused)
+        return choice
+
+
+def _try_stacked(prepared: Prepared, shown: list[Job], streams: int) -> None:
+    """Refuse what the stacked engine cannot train, or would not train as the loop does."""
+    with _named("engine", "cannot be 'stacked' for this model, loss and metric", _model(prepared)):
+        Evaluator(prepared.task, stacked=not streams)(shown[0].x[:1], _samples(prepared))
+        for job in shown:
+            _stack(prepared.task, job, streams)
+    if _own(prepared):  # ours are compared in tests
+        _compare(prepared, shown[0], streams)
 
 
 def _measure(prepared: Prepared) -> None:
@@ -228,7 +243,7 @@ def _compare(prepared: Prepared, job: Job, streams: int) -> None:
         here, kin = slice(span.start, span.stop), slice(0, d) if span.start < d else slice(d, None)
         near = alike * alone[here].norm() + noise * alone[kin].norm()
         if (alone[here] - stacked[here]).norm() > near:
-            fix = f"{span.name!r} comes out differently than in the loop: use engine=loop"
+            fix = f"{span.name!r} comes out differently than in the loop; use engine=loop"
             raise InputError("engine", "cannot be 'stacked' for this model", _model(prepared), fix)
 
 

@@ -1,6 +1,6 @@
 """One setting under way: its runs in groups, where they are trained, and their judge."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedskip.data.mix import worst_decile
@@ -15,7 +15,7 @@ from fedskip.records.table import Row, Table
 from fedskip.report.progress import Course, Progress, Shown
 from fedskip.report.units import Metric as ShownMetric
 from fedskip.study.advice import advice, guessing
-from fedskip.study.engines import make_engine
+from fedskip.study.engines import make_engine, noted_sizes
 from fedskip.study.groups import Apart, Group, Here, Place
 from fedskip.study.judge import Judge, Standing, restore_all, save_all
 from fedskip.study.machine import Machine
@@ -34,11 +34,12 @@ class Session:
         rows: int | None = None,
         every: int | None = None,
         study: str = "",
+        before: Facts | None = None,
     ) -> None:
         """`rows`: the most that the stacked engine computes at a time; None: what fits.
 
         `every`: rounds from one checkpoint to the next; None: what suits the setting.
-        `study`: whose checkpoints they are, a digest.
+        `study`: whose checkpoints they are, a digest. `before`: what was noted of the machine.
         """
         setting = prepared.setting
         self.prepared, self.machine, self.setting, self.study = prepared, machine, setting, study
@@ -49,10 +50,11 @@ class Session:
             Standing(run, setting.name, setting.label(run.server.method)) for run in prepared.runs()
         ]
         number = min(machine.processes, len(self.standings))
-        self.groups = [
-            Group(share, make_engine(prepared, machine, [one.run for one in share], rows), self.judge)
-            for share in (self.standings[i::number] for i in range(number))
-        ]
+        self.groups = []
+        for i in range(number):
+            share, planned = self.standings[i::number], noted_sizes(before or {}, i, number)
+            engine = make_engine(prepared, machine, [one.run for one in share], rows, planned)
+            self.groups.append(Group(share, engine, self.judge))
         names = [standing.name for standing in self.standings]
         self.place: Place = Apart(self.groups, names) if number > 1 else Here(self.groups)
         self.round = 0  # that all runs have done
@@ -66,7 +68,9 @@ class Session:
         if plans:  # one for each group
             sizes = {name: [list(getattr(p, name)) for p in plans] for name in ("sizes", "contrast_sizes")}
             stacked = {**sizes, "rows": plans[0].rows}
+        why = self.prepared.choice.why if self.prepared.choice else ""
         return {
+            **({"why": f"auto: {why}"} if why else {}),  # the engine
             "machine": self.machine.facts() | stacked,
             "parameters": self.prepared.task.layout.size,
             "data": dict(self.prepared.pool.digests),
@@ -77,11 +81,12 @@ class Session:
             "warned": self.warned,
         }
 
-    def course(self) -> Course:
+    def course(self, notes: Sequence[str] = ()) -> Course:
+        """What there is to watch; `notes` are said when it begins."""
         setting, engine = self.setting, self.groups[0].engine
         runs = [Shown(standing.name, standing.label, standing.seed) for standing in self.standings]
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
-        notes = [*self.prepared.dataset.notes, *self.prepared.small_clients(), *needs, *self.warned]
+        notes = [*notes, *self.prepared.dataset.notes, *self.prepared.small_clients(), *needs, *self.warned]
         return Course(
             setting.name, runs, self.round, setting.rounds, shown(self.judge.headline), notes,
             self.place.status, self.judge.seconds,

@@ -141,9 +141,10 @@ class Study:
         for draft in self.spec.settings:
             try:
                 draft.refuse_lost()
-                prepared.append(prepare(draft, pools, device, arithmetic, folder))
-                rehearse(prepared[-1], self.spec)
-                prepared[-1].leave_device()
+                one = prepare(draft, pools, device, arithmetic, folder)
+                choice = rehearse(one, self._suited(draft.name) if folder else self.spec)
+                one.leave_device()
+                prepared.append(dataclasses.replace(one, choice=choice))
             except InputError as error:
                 where = error.where or (f"setting {draft.name}" if len(self.spec.settings) > 1 else "")
                 raise error.at(where) from error.__cause__
@@ -181,6 +182,7 @@ class Study:
         settings = tuple(one.setting for one in prepared)
         summary: list[Row] = []
         clients: list[Row] = []
+        engine = ""  # as it was said last
         with contextlib.closing(audience):
             if audience.trackers:
                 audience.on_start(Start.of(self.out, self.spec, settings, self._kept(history)))
@@ -194,7 +196,10 @@ class Study:
                         for name in ("summary.csv", "report.html"):  # with the first, a study is finished
                             (self.out / name).unlink(missing_ok=True)
                         history.cut(one.setting.name, session.round, session.new)
-                        progress.setting(session.course(), history.table.where(setting=one.setting.name))
+                        chosen = one.choice.line() if one.choice and one.choice.why else ""
+                        course = session.course([chosen] if chosen not in ("", engine) else ())
+                        engine = chosen
+                        progress.setting(course, history.table.where(setting=one.setting.name))
                         for round in session.train(
                             self.out / "checkpoints", history, Heard(progress, audience)
                         ):
@@ -243,12 +248,12 @@ class Study:
         Refuses to go on if they would not repeat what was noted of them before.
         """
         name, known = prepared.setting.name, record.setdefault("settings", {})
-        before = known.get(name, {}).get("machine", {})  # what was found to suit the machine stays
-        spec = dataclasses.replace(self.spec, processes=self.spec.processes or before.get("processes"))
+        before = known.get(name, {}).get("machine", {})
         rows = self.spec.rows or before.get("rows") or (NO_LIMIT if before else None)
         every, study = self.spec.checkpoint_every, self.folder.identity
-        session = Session(prepared, Machine.of(spec, prepared), rows, every, study)
-        facts = session.facts()
+        machine = Machine.of(self._suited(name), prepared)
+        session = Session(prepared, machine, rows, every, study, before)
+        facts = {"why": known.get(name, {}).get("why")} | session.facts()  # as it began
         if name in known and not anyway:
             noted = {"versions": record["versions"], **known[name]}
             compare(noted, {"versions": versions(), **facts}, self.out)
@@ -256,6 +261,15 @@ class Study:
         self.folder.write(dump(self.spec, settings), record)
         prepared.save_partitions(self.out)
         return session
+
+    def _suited(self, setting: str) -> StudySpec:
+        """The study, with what was found to suit the machine when a setting began: that stays."""
+        before = self.folder.record().get("settings", {}).get(setting, {}).get("machine", {})
+        spec = dataclasses.replace(self.spec, processes=self.spec.processes or before.get("processes"))
+        here = before.get("device") == resolve_device(spec.device)
+        if here and spec.engine == "auto" and before.get("engine") in ("loop", "stacked"):
+            spec = dataclasses.replace(spec, engine=before["engine"])
+        return spec
 
 
 class Heard(Progress):

@@ -8,6 +8,7 @@ import numpy as np
 
 SIZES = 8  # numbers of rows; each is a compile on a CPU, a captured graph on a GPU
 CONTRAST_SIZES = 3  # of all the sizes, where only some rows have a contrast
+WORTH = 150_000  # steps of a row that another size must save on a CPU; compiling it takes about as long
 MASKED = 0.12  # the share of the work that may go into rows that are not active
 
 
@@ -59,14 +60,18 @@ def limited(histogram: Counter[int], limit: int | None) -> Counter[int]:
     return found
 
 
-def stack_sizes(histogram: Counter[int], limit: int = SIZES, masked: float = MASKED) -> tuple[int, ...]:
+def stack_sizes(
+    histogram: Counter[int], limit: int = SIZES, masked: float = MASKED, worth: float = 0.0
+) -> tuple[int, ...]:
     """The fewest numbers of rows, at most `limit`, that keep the masked share of the work small.
 
-    Dynamic programming over the numbers that occur: cost[j] is the least work with the j-th as the largest
-    size so far.
+    None is added that saves less than `worth` steps of a row. Dynamic programming over the numbers that
+    occur: cost[j] is the least work with the j-th as the largest size so far.
 
     >>> stack_sizes(Counter({100: 10, 99: 10, 10: 80}))
     (10, 100)
+    >>> stack_sizes(Counter({100: 10, 99: 10, 10: 80}), worth=10_000)  # the 10 saves 80 * 90 = 7,200
+    (100,)
     """
     counts = sorted(histogram)
     if not counts:
@@ -81,6 +86,8 @@ def stack_sizes(histogram: Counter[int], limit: int = SIZES, masked: float = MAS
     while cost[-1] * (1 - masked) > useful and len(back) + 1 < min(limit, len(rows)):
         # numbers up to i as cheaply as before, those in (i, j] at rows[j]
         split = np.where(smaller, cost[None, :] + rows[:, None] * (total[1:, None] - total[None, 1:]), np.inf)
+        if cost[-1] - split[-1].min() < worth:
+            break
         back.append(np.where(split.min(1) < cost, split.argmin(1), -1))
         cost = np.minimum(cost, split.min(1))
     sizes, j = [counts[-1]], len(counts) - 1

@@ -1,0 +1,93 @@
+"""`engine: auto`: which engine trains a module, and how, by what the module is made of. Never by a timing.
+
+Behind every limit are the lines of `benchmarks/engines.py` in `benchmarks/results/engines-cpu.csv` and the
+tables of docs/performance.md; a module goes by its layers, so one of ours and the same one written by a user
+are trained alike. Where two engines are within 20 %, it is the loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedskip.input.errors import InputError, short
+from fedskip.models.forms import functional
+from fedskip.models.layers import numbers
+from fedskip.models.lstm import Unrolled
+
+# On a CPU
+SMALL = {"dense", "normalisation", "embedding"}  # kinds of layers whose steps, one by one, leave a core idle
+MOST = 40_000  # numbers of such a module up to which a step of all rows stays in the core's caches
+SHORT = 10_000  # client-steps, which the loop has done before the stacked engine's first step is compiled
+
+# On a GPU
+WIDE = 2_000_000  # numbers in convolutions from which single steps nearly fill it
+STREAMS = 4  # on which the rows of such a module then run side by side
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine, and how it is to train."""
+
+    engine: str  # loop or stacked
+    why: str = ""  # if it was chosen and not asked for
+    streams: int = 0  # on which the stacked engine's rows run side by side; 0: all together
+
+    @classmethod
+    def instead(cls, refused: InputError) -> Choice:
+        """The loop, for what the stacked engine refuses."""
+        reasons = [reason for reason in refused.fix.split("; ") if reason and "engine=loop" not in reason]
+        return cls("loop", ": ".join([refused.rule, *(short(reason, 150) for reason in reasons[:1])]))
+
+    def line(self) -> str:
+        """In words.
+
+        >>> Choice("loop", "convolutions on a CPU").line()
+        'engine: loop (auto: convolutions on a CPU)'
+        """
+        return f"engine: {self.engine}" + (f" (auto: {self.why})" if self.why else "")
+
+
+def choose(module: nn.Module, device: str, steps: int) -> Choice:
+    """The engine for a module on a kind of device, in a setting of so many client-steps."""
+    return _on_cpu(module, steps) if device == "cpu" else _on_gpu(module)
+
+
+def _on_cpu(module: nn.Module, steps: int) -> Choice:
+    found = numbers(module)
+    others = [kind for kind in found if kind not in SMALL]
+    if others:
+        return Choice("loop", f"{_layers(others[0])} on a CPU")
+    size = found.total()
+    if size > MOST:
+        return Choice("loop", f"{size:,} numbers, more than {MOST:,}, on a CPU")
+    if steps < SHORT:
+        return Choice("loop", f"{steps:,} client-steps, fewer than {SHORT:,}, on a CPU")
+    return Choice("stacked", f"{_layers(max(found, key=found.__getitem__))} of {size:,} numbers on a CPU")
+
+
+def _on_gpu(module: nn.Module) -> Choice:
+    found = numbers(module)
+    largest = _layers(max(found, key=found.__getitem__))
+    return Choice("stacked", f"{largest} on a GPU")
+
+
+def streams_of(module: nn.Module, device: str) -> int:
+    """On how many streams the rows of a module run side by side; 0: all together."""
+    return STREAMS if device == "cuda" and numbers(module)["convolution"] >= WIDE else 0
+
+
+def compiles(module: nn.Module, device: str) -> bool:
+    """Whether the steps of the stacked engine are worth compiling.
+
+    Those of recurrent layers are not on a GPU: 160 cells take minutes, and are fused as they are.
+    """
+    return device == "cpu" or not any(isinstance(part, Unrolled) for part in functional(module).modules())
+
+
+def _layers(kind: str) -> str:
+    """A kind of layers, in words."""
+    words = {"attention": "attention", "convolution": "convolutions", "embedding": "embeddings"}
+    words |= {"dense": "dense layers", "normalisation": "normalisations", "recurrent": "recurrent layers"}
+    return words.get(kind, f"layers of the kind {kind}")
