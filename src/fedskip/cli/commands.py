@@ -33,7 +33,7 @@ class Commands(TyperGroup):
             known = None if own else trouble(error)
             if known is None and not own:
                 raise
-            message = str(error) if known is None else short(f"{in_words(*known)}.", 500)
+            message = error.message(flags=True) if known is None else short(f"{in_words(*known)}.", 500)
             typer.secho(f"error: {message}", fg="red", err=True)
             raise typer.Exit(2) from None
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedskip.data.partitions import Partition
 from fedskip.files import write_bytes
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, option
 
 FORMATS = (".svg", ".png", ".pdf")
 MOST_NUMBERS = 200  # cells up to which each shows its number
@@ -38,7 +38,7 @@ def draw(counts: np.ndarray, path: Path, title: str = "") -> None:
 
 def refuse_other_suffix(path: Path) -> None:
     if path.suffix not in FORMATS:
-        raise InputError("--out", f"must end in {', '.join(FORMATS)}", str(path))
+        raise InputError(option("out"), f"must end in {', '.join(FORMATS)}", str(path))
 
 
 def paint(counts: np.ndarray, axes: Any) -> None:

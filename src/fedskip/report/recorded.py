@@ -14,7 +14,7 @@ from typing import Self
 
 import yaml
 
-from fedskip.input.errors import InputError, said, unknown
+from fedskip.input.errors import InputError, resuming, said, unknown
 from fedskip.methods.grammar import parse
 from fedskip.records.checkpoint import found, read_notes
 from fedskip.records.history import HISTORY, SUMMARY, summarise
@@ -118,11 +118,11 @@ class Recorded:
         else:
             summary = so_far(rows, settings, out / "checkpoints")
         if not summary and finished:
-            fix = f"delete it, and `fedskip resume {out}` writes it again"
+            fix = f"delete it, and {resuming(out)} writes it again"
             raise InputError(str(written), "holds no runs", fix=fix)
         _refuse_unlike(rows, summary, settings, history)
         if not summary:
-            fix = "wait for its first evaluation, or go on with `fedskip resume`"
+            fix = f"wait for its first evaluation, or go on with {resuming(out)}"
             raise InputError("out", "holds a study without results yet", str(out), fix)
         return cls(out, rows, summary, study.get("name", ""), tuple(settings), finished)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedskip.engine import Stacked
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, flag
 from fedskip.models.weights import write_weights
 from fedskip.records.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.records.history import HistoryFile, summarise
@@ -94,7 +94,7 @@ class Session:
                 raise InputError("checkpoint", rule, str(file), "bring back the one that was there")
             missing = [standing.name for standing in self.standings if standing.name not in notes["runs"]]
             if missing and not anyway:
-                fix = "bring back the study that it is of, or start the run anew with --anyway"
+                fix = f"bring back the study that it is of, or start the run anew with {flag('anyway')}"
                 raise InputError("checkpoint", f"holds no run {missing[0]}", str(file), fix)
             self.new = missing
             known = [standing for standing in self.standings if standing.name not in missing]

@@ -18,7 +18,7 @@ import torch
 from fedskip.data.pools import Pools
 from fedskip.engine.local import Decay
 from fedskip.files import locked, write_text
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, option
 from fedskip.records.checkpoint import found
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
@@ -124,7 +124,7 @@ class Study:
                 cosine = Decay.parse(one.setting.local.decay).kind == "cosine"
                 if cosine and one.setting.rounds != known.get("rounds"):
                     rule = "cannot change under a cosine decay, which depends on it"
-                    raise InputError("--rounds", rule, rounds)
+                    raise InputError(option("rounds"), rule, rounds)
             self.folder.clear()
             return self._play(prepared, progress or Progress(), audience, anyway)
 
@@ -162,7 +162,7 @@ class Study:
             had = known.get("rounds")
             wanted = had if rounds is None or draft.keys.get("reference") else rounds
             if wanted is not None and had is not None and wanted < had:
-                raise InputError("--rounds", f"must be >= {had}, what the study has", rounds)
+                raise InputError(option("rounds"), f"must be >= {had}, what the study has", rounds)
             drafts.append(Draft({**draft.keys, "rounds": wanted}))
         self.spec = dataclasses.replace(self.spec, settings=tuple(drafts))
 
