@@ -9,22 +9,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fedskip
-from fedskip.input.errors import InputError, flag, option, resuming, told
+from fedskip.input.errors import InputError, flag, option, resuming, resuming_it, told
 
 SOURCE = Path(fedskip.__file__).parent
 
 
 def test_a_reader_sees_his_own_words() -> None:
-    fix = f"add {flag('force')}, or go on with {resuming('runs/a-1', anyway=True)}"
+    fix = f"add {flag('force')}, or go on with {resuming('runs/a-1')}"
     error = InputError(option("rounds"), "must be >= 3", 2, fix, f"{option('set')} rounds=2")
     assert str(error) == (
         "rounds must be >= 3, got 2 (set rounds=2). "
-        "Add force=True, or go on with `fedskip.resume('runs/a-1', anyway=True)`"
+        "Add force=True, or go on with `fedskip.resume('runs/a-1')`"
     )
     assert error.message(flags=True) == (
-        "--rounds must be >= 3, got 2 (--set rounds=2). "
-        "Add --force, or go on with `fedskip resume runs/a-1 --anyway`"
+        "--rounds must be >= 3, got 2 (--set rounds=2). Add --force, or go on with `fedskip resume runs/a-1`"
     )
+
+
+def test_who_holds_a_study_goes_on_with_it() -> None:
+    words = resuming_it("runs/a-1", anyway=True)
+    assert told(words) == "`study.resume(anyway=True)`"
+    assert told(words, flags=True) == "`fedskip resume runs/a-1 --anyway`"
 
 
 def test_the_words_of_both_survive_a_place_and_a_process() -> None:

@@ -19,7 +19,7 @@ def test_folder_rules(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds another study"):
         study(tmp_path / "out", rounds=3).run()
     (made.out / "summary.csv").rename(tmp_path / "gone")
-    with pytest.raises(InputError, match=r"unfinished.*fedskip\.resume"):
+    with pytest.raises(InputError, match=r"unfinished.*study\.resume"):
         study(tmp_path / "out", rounds=2).run()
     (tmp_path / "gone").rename(made.out / "summary.csv")
     assert before == {p: p.read_bytes() for p in made.out.rglob("*") if p.is_file() and p.name != ".lock"}

@@ -170,7 +170,7 @@ def test_extension(tmp_path: Path) -> None:
         strict=True,
     ):
         assert row == other
-    with pytest.raises(InputError, match="--rounds must be >= 8"):
+    with pytest.raises(InputError, match="rounds must be >= 8"):
         short.resume(rounds=5)
 
 

@@ -29,11 +29,12 @@ class Commands(TyperGroup):
             streams.discard()
             raise typer.Exit(1) from None
         except (InputError, OSError, MemoryError, RuntimeError) as error:
-            own = isinstance(error, InputError)
-            known = None if own else trouble(error)
-            if known is None and not own:
+            if isinstance(error, InputError):
+                message = error.message(flags=True)
+            elif known := trouble(error):
+                message = short(f"{in_words(*known)}.", 500)
+            else:
                 raise
-            message = error.message(flags=True) if known is None else short(f"{in_words(*known)}.", 500)
             typer.secho(f"error: {message}", fg="red", err=True)
             raise typer.Exit(2) from None
 

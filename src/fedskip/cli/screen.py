@@ -1,33 +1,22 @@
 """A study on the terminal: its progress, its table, and how to go on if it stops."""
 
 import os.path
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import typer
-from rich.console import Console
 
 from fedskip.cli.trouble import in_words, trouble
 from fedskip.records.checkpoint import found
 from fedskip.report import reach
 from fedskip.report.closing import closing
-from fedskip.report.live import Live
+from fedskip.report.live import console as console
 from fedskip.report.parts import verdict
 from fedskip.report.results import Results
 from fedskip.study import Interrupted, Study
 from fedskip.study.workers import ProcessEnded
 
-WIDTH = 120  # of tables where there is no terminal to fit
 LESS = "a new study needs less with --set rows=N (models side by side), processes=1 or a smaller local.batch"
-
-
-def console() -> Console:
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
-
-
-def live(study: Study) -> Live:
-    return Live(console(), lambda: f"{study.spec.name} in {study.out}", len(study.spec.settings))
 
 
 def close(results: Results) -> None:
@@ -44,16 +33,8 @@ def resumable(study: Study) -> Iterator[None]:
     """Tells a user whose study stops what was kept, and how to go on."""
     try:
         yield
-    except (Interrupted, KeyboardInterrupt) as stop:
-        message = "Stopped before the study began; nothing was written."
-        if (study.out / "study.yaml").exists():
-            message = "Stopped before the first checkpoint. Begin again"
-            if isinstance(stop, Interrupted):
-                message = "Stopped at a checkpoint. Go on"
-            elif any((study.out / "checkpoints").glob("*")):
-                message = "Stopped at once; the last checkpoint is kept. Go on"
-            message += f" with: fedskip resume {study.out}"
-        typer.secho(message, fg="yellow", err=True)
+    except Interrupted as stop:
+        typer.secho(stop.message(flags=True), fg="yellow", err=True)
         raise typer.Exit(130) from None
     except BrokenPipeError:
         raise

@@ -1,7 +1,7 @@
 """The one error that users see: it names the field, the rule, the value and the way out.
 
-A way out may be an option. Who reads the error has it as a flag, or as an argument in Python: `option`, `flag` and
-`resuming` write both into a text, and the reader sees his own.
+A way out may be an option. Who reads the error has it as a flag, or as an argument in Python: `option`,
+`flag` and `resuming` write both into a text, and the reader sees his own.
 """
 
 from __future__ import annotations
@@ -40,11 +40,15 @@ def flag(name: str) -> str:
     return either(f"--{name}", f"{name}=True")
 
 
-def resuming(out: str | os.PathLike[str], *, anyway: bool = False) -> str:
+def resuming(out: str | os.PathLike[str]) -> str:
     """How to go on with the study of a folder."""
-    more = (" --anyway", ", anyway=True") if anyway else ("", "")
-    folder = os.fspath(out)
-    return either(f"`fedskip resume {folder}{more[0]}`", f"`fedskip.resume({folder!r}{more[1]})`")
+    return either(f"`fedskip resume {os.fspath(out)}`", f"`fedskip.resume({os.fspath(out)!r})`")
+
+
+def resuming_it(out: str | os.PathLike[str], *, anyway: bool = False) -> str:
+    """How to go on with a study that who calls from Python holds: it may have objects that no file has."""
+    here, there = (" --anyway", "anyway=True") if anyway else ("", "")
+    return either(f"`fedskip resume {os.fspath(out)}{here}`", f"`study.resume({there})`")
 
 
 class InputError(ValueError):

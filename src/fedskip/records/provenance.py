@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from fedskip.files import clear_parts, digest, write_text
-from fedskip.input.errors import InputError, flag, option, require, resuming
+from fedskip.input.errors import InputError, flag, option, require, resuming_it
 from fedskip.input.plain import load, read_text
 from fedskip.records.checkpoint import found, read_history, read_notes
 from fedskip.records.history import HistoryFile
@@ -91,7 +91,7 @@ class Folder:
                 raise InputError("out", "holds another study", str(self.path), another)
             if self.is_finished():
                 raise InputError("out", "holds this study, finished", str(self.path), another)
-            fix = f"continue it with {resuming(self.path)}"
+            fix = f"continue it with {resuming_it(self.path)}"
             raise InputError("out", "holds this study, unfinished", str(self.path), fix)
         for part in ("checkpoints", "history.csv", "partition-*.npz"):
             if any(self.path.glob(part)):
@@ -194,7 +194,7 @@ def compare(before: Facts, now: Facts, out: Path) -> None:
     if changes:
         raise InputError(
             "resume", f"would not repeat the same numbers: {'; '.join(changes)}", ...,
-            f"restore that, or go on all the same with {resuming(out, anyway=True)}",
+            f"restore that, or go on all the same with {resuming_it(out, anyway=True)}",
         )  # fmt: skip
 
 

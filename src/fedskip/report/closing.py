@@ -1,16 +1,17 @@
 """The closing table of a study: a row per method and setting, over seeds."""
 
+import html
+import io
 from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fedskip.records.history import TAIL
 from fedskip.records.table import Row
 from fedskip.report import units
-from fedskip.report.recorded import About
-from fedskip.report.results import Results
+from fedskip.report.recorded import About, Recorded
 from fedskip.report.sheet import BEST, Sheet
 
 # column of summary.csv -> its header, and which number it is
@@ -24,12 +25,33 @@ SCORES = {
 }
 
 
-def closing(results: Results) -> RenderableType:
+def closing(results: Recorded) -> RenderableType:
     """The table of a finished study, and what its numbers are."""
     return Group(scored(results), Text("\n".join(notes(results)), "dim"))
 
 
-def scored(results: Results) -> Sheet:
+def as_text(results: Recorded, width: int = 120) -> str:
+    """The same as plain text, where a star marks what is bold elsewhere."""
+    sheet = scored(results)
+    cells = [cell for row in sheet.rows for cell in row]
+    best = {i for row in sheet.rows for i, cell in enumerate(row) if cell.style == BEST}
+    for row in sheet.rows:
+        for i in best if row else ():
+            row[i].append("*" if row[i].style == BEST else " ")
+    for cell in cells:
+        cell.style = ""
+    to = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
+    to.print(sheet, *notes(results, "Star"), sep="\n", markup=False, highlight=False, emoji=False)
+    return "\n".join(line.rstrip() for line in to.file.getvalue().strip("\n").splitlines())  # type: ignore[attr-defined]
+
+
+def as_html(results: Recorded) -> str:
+    """The same for a notebook: a table without colours of its own, and no scripts."""
+    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes(results))
+    return f"<b>{html.escape(results.name)}</b>{scored(results).html('style=font-weight:bold')}{below}"
+
+
+def scored(results: Recorded) -> Sheet:
     """All scores and costs."""
     scores = shown_scores(results)
     several, diverged = len(results.compared) > 1, any(results.summary.column("diverged"))
@@ -58,7 +80,7 @@ def scored(results: Results) -> Sheet:
     return Sheet(results.name, headers, len(names), rows, " ".join(notes(results)))
 
 
-def shown_scores(results: Results) -> list[str]:
+def shown_scores(results: Recorded) -> list[str]:
     """The scores that have something to say."""
     scores = [name for name in SCORES if any(value is not None for value in results.summary.column(name))]
     if "full_test" in scores and not looked_at(results):
@@ -66,28 +88,28 @@ def shown_scores(results: Results) -> list[str]:
     return scores
 
 
-def notes(results: Results) -> list[str]:
-    """What the numbers of the table are."""
+def notes(results: Recorded, mark: str = "Bold") -> list[str]:
+    """What the numbers of the table are; `mark` is what marks the highest."""
     scores = shown_scores(results)
     found = [] if results.finished else ["Not finished: these are the numbers so far."]
     found.append(caption(results))
     if scores:
         found.append("; ".join(f"{SCORES[name][0]}: {SCORES[name][1]}" for name in scores) + ".")
     if any(len(results.labels(setting.name)) > 1 for setting in results.compared):
-        found.append(meaning(results))
+        found.append(meaning(results, mark))
     if any(last_round(results, s, label) for s in results.compared for label in results.labels(s.name)):
         found.append("In brackets: the round of `last`, where it is not the last round.")
     return found
 
 
-def meaning(results: Results) -> str:
+def meaning(results: Recorded, mark: str = "Bold") -> str:
     """What it means that a number is bold."""
     if len(set(results.summary.column("seed"))) < 2:
-        return "Bold: the highest; one seed tells nothing of chance."
-    return "Bold: not told apart from the highest, by Student's 95% interval of differences seed by seed."
+        return f"{mark}: the highest; one seed tells nothing of chance."
+    return f"{mark}: not told apart from the highest, by Student's 95% interval of differences seed by seed."
 
 
-def caption(results: Results) -> str:
+def caption(results: Recorded) -> str:
     """What was measured, on what, and how often."""
     measured = " and ".join(dict.fromkeys(map(_metric, results.settings)))
     seeds = sorted(set(results.summary.column("seed")))
@@ -102,7 +124,7 @@ def caption(results: Results) -> str:
     return f"Test {measured}, {over}; {tested(results.settings)}{partly}; bytes and merges of one run{less}."
 
 
-def looked_at(results: Results) -> list[int]:
+def looked_at(results: Recorded) -> list[int]:
     """How many test samples were evaluated while training, where these were not all."""
     divisions = [division for setting in results.settings for division in setting.divisions.values()]
     sizes = [(d["evaluated"], d["test"]) for d in divisions if "evaluated" in d and "test" in d]
@@ -123,7 +145,7 @@ def tested(settings: Iterable[About]) -> str:
     return f"test samples: {', '.join(f'{name} {size}' for name, size in sizes.items())}"
 
 
-def last_round(results: Results, setting: About, label: str) -> int | None:
+def last_round(results: Recorded, setting: About, label: str) -> int | None:
     """The round of a method's last evaluation, if that is not the setting's last round."""
     last = max((run[-1]["round"] for run in results.histories(setting.name, label)), default=setting.rounds)
     return last if last < setting.rounds else None
@@ -133,7 +155,7 @@ def _metric(setting: About) -> str:
     return units.metric(setting.metric) + (" in %" if setting.metric in units.PERCENT else "")
 
 
-def _score(results: Results, setting: About, label: str, name: str, leaders: Collection[str] = ()) -> Text:
+def _score(results: Recorded, setting: About, label: str, name: str, leaders: Collection[str] = ()) -> Text:
     """Over seeds; bold where no other method is known to be higher."""
     known = [v for v in results.scores(setting.name, label, name).values() if v is not None]
     text = units.scores(known, setting.metric)
@@ -141,7 +163,7 @@ def _score(results: Results, setting: About, label: str, name: str, leaders: Col
     return Text(f"{text} ({at})" if at and known else text, BEST if label in leaders else "")
 
 
-def _costs(results: Results, setting: About, label: str, diverged: bool) -> list[Text]:
+def _costs(results: Recorded, setting: About, label: str, diverged: bool) -> list[Text]:
     """What a run sends, how often it merges, and how many runs diverged."""
     runs: Sequence[Row] = results.summary.where(setting=setting.name, method=label)
     lost = sum(bool(run["diverged"]) for run in runs)

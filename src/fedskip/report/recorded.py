@@ -6,10 +6,12 @@ import contextlib
 import csv
 import dataclasses
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Self
 
 import yaml
@@ -20,6 +22,8 @@ from fedskip.records.checkpoint import found, read_notes
 from fedskip.records.history import HISTORY, SUMMARY, summarise
 from fedskip.records.provenance import Facts, Folder, settings_of
 from fedskip.records.table import Row, Table
+from fedskip.report.choices import SCORES
+from fedskip.report.statistics import LEVEL, Scores, difference
 from fedskip.spec.setting import check_name
 
 # what a row of the history must hold, and one of the summary
@@ -84,8 +88,9 @@ class Recorded:
     parts: tuple[Self, ...] = field(default=(), repr=False)  # the studies that it was put together from
 
     @classmethod
-    def read(cls, out: Path) -> Self:
+    def read(cls, out: str | os.PathLike[str]) -> Self:
         """What a folder holds, whatever made it and however far it came; reading changes nothing in it."""
+        out = Path(out)
         if not Folder(out).file.exists():
             raise InputError("out", "holds no study: there is no study.yaml", str(out))
         try:
@@ -170,6 +175,31 @@ class Recorded:
             found.setdefault((row["setting"], row["method"]), []).append(row)
         return found
 
+    def leaders(self, setting: str, score: str = "mean_tail", level: float = LEVEL) -> list[str]:
+        """The methods that are not told apart from the one with the highest mean.
+
+        With one seed it stands alone. A method of which a run diverged, or which lacks seeds that others
+        have, is not among them.
+        """
+        if score not in (*SCORES, "final"):
+            raise unknown("score", score, SCORES)
+        scores = {label: self.scores(setting, label, score) for label in self.labels(setting)}
+        most = max(map(len, scores.values()), default=0)
+        means = {
+            label: fmean(known)
+            for label, mine in scores.items()
+            if len(mine) == most and (known := _whole(mine))
+        }
+        if not means:
+            return []
+        best = max(means, key=means.__getitem__)
+        apart = {label: difference(scores[label], scores[best], level).high for label in means}
+        return [
+            label
+            for label, high in apart.items()
+            if means[label] == means[best] or (high is not None and high >= 0)
+        ]
+
     def find(self, method: str, field: str = "baseline") -> str:
         """A method that was run, as tables call it; studies' way of writing it will do."""
         labels = self.labels()
@@ -247,6 +277,12 @@ def _told(rows: list[Row]) -> Row:
     best = max((score for score in scores if not math.isnan(score)), default=None)
     found = {"last": scores[-1], "best": best, "merges": rows[-1]["merges"]}
     return found if rows[-1]["merges"] else {**found, "rounds": rows[-1]["round"]}
+
+
+def _whole(scores: Scores) -> list[float]:
+    """The scores of all seeds; none if a run has none."""
+    known = [score for score in scores.values() if score is not None]
+    return known if len(known) == len(scores) else []
 
 
 def _finite(value: float | None) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 from fedskip.input.errors import InputError, require, unknown
 from fedskip.records.table import Row, Table
 from fedskip.report.choices import SCORES
+from fedskip.report.closing import as_html, as_text
 from fedskip.report.plot import Plot
 from fedskip.report.recorded import Recorded
 from fedskip.report.statistics import LEVEL, Difference, Scores, difference, ranks
@@ -19,37 +20,18 @@ ALL = "(all)"  # how tables call all settings together; no setting can have this
 
 @dataclass(frozen=True)
 class Results(Recorded):
-    """The results of a study."""
+    """The results of a study; shown as its closing table."""
+
+    def __repr__(self) -> str:
+        return f"{as_text(self)}\n{self.out}"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     @property
     def plot(self) -> Plot:
         """Its figures: `plot.curves()`, `bytes`, `drift`, `sweep`, `clients`, `routing` and `partition`."""
         return Plot(self)
-
-    def leaders(self, setting: str, score: str = "mean_tail", level: float = LEVEL) -> list[str]:
-        """The methods that are not told apart from the one with the highest mean.
-
-        With one seed it stands alone. A method of which a run diverged, or which lacks seeds that others
-        have, is not among them.
-        """
-        if score not in (*SCORES, "final"):
-            raise unknown("score", score, SCORES)
-        scores = {label: self.scores(setting, label, score) for label in self.labels(setting)}
-        most = max(map(len, scores.values()), default=0)
-        means = {
-            label: fmean(known)
-            for label, mine in scores.items()
-            if len(mine) == most and (known := _whole(mine))
-        }
-        if not means:
-            return []
-        best = max(means, key=means.__getitem__)
-        apart = {label: difference(scores[label], scores[best], level).high for label in means}
-        return [
-            label
-            for label, high in apart.items()
-            if means[label] == means[best] or (high is not None and high >= 0)
-        ]
 
     def table(self) -> Table:
         """A row for each setting and method: means and standard deviations over its seeds, and its costs."""
@@ -174,12 +156,6 @@ def _over_settings(rows: list[Row]) -> list[Row]:
         rank = fmean(known) if known else None
         found.append(dict.fromkeys(mine[0]) | {"setting": ALL, "method": label, **sums, "rank": rank})
     return found
-
-
-def _whole(scores: Scores) -> list[float]:
-    """The scores of all seeds; none if a run has none."""
-    known = [score for score in scores.values() if score is not None]
-    return known if len(known) == len(scores) else []
 
 
 def _spread(values: Iterable[Any]) -> tuple[float | None, float | None]:

@@ -27,6 +27,7 @@ from fedskip.input.fit import MOST, fit
 from fedskip.input.nest import TAGS, expand, overlay
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import in_a_file, parse_many, text, told_apart
+from fedskip.spec.counted import counted
 
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 
@@ -79,6 +80,9 @@ class Setting:
         _check_cohort(self.cohort, self.clients)
         self._check_target()
 
+    def __repr__(self) -> str:
+        return f"Setting({self.name!r}: {counted([vars(self)])})"
+
     def _check_target(self) -> None:
         target = self.target
         if isinstance(target, str):
@@ -129,6 +133,9 @@ class Draft:
         _check_cohort(written.get("cohort"), written.get("clients"))
         object.__setattr__(self, "keys", written)
 
+    def __repr__(self) -> str:
+        return f"Draft({self.name!r}: {counted([self.keys])})"
+
     @property
     def name(self) -> str:
         return str(self.keys["name"])
@@ -139,7 +146,7 @@ class Draft:
             value = self.keys.get(field)
             value = value.get("name") if isinstance(value, Mapping) else value
             if isinstance(value, str) and value.startswith(PYTHON):
-                fix = "run or resume the study from Python, where the object is"
+                fix = "make the same Study in Python, with the object and this folder, and call its resume()"
                 raise InputError(field, "was a Python object, which a file cannot hold", value, fix)
 
     def resolved(self, defaults: Mapping[str, Any]) -> Setting:

@@ -23,24 +23,23 @@ from fedskip.records.checkpoint import found
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
 from fedskip.records.table import Row, Table
+from fedskip.report.live import Shows, console, showing
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress
 from fedskip.report.results import Results
 from fedskip.report.trackers.audience import Audience, Trackers
 from fedskip.report.trackers.base import Start
 from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
+from fedskip.study.described import as_html, in_a_line
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
 from fedskip.study.session import Session
+from fedskip.study.stops import Interrupted, explained
 
 log = logging.getLogger(__name__)
 
 NO_LIMIT = 1 << 62  # rows
-
-
-class Interrupted(Exception):
-    """The study was asked to stop, and did so at a checkpoint."""
 
 
 class Study:
@@ -59,6 +58,12 @@ class Study:
         self._claims = out is None
         self.out = next_folder(self.spec.name) if out is None else Path(out)
 
+    def __repr__(self) -> str:
+        return in_a_line(self.spec, None if self._claims else self.out)
+
+    def _repr_html_(self) -> str:
+        return as_html(self.spec, None if self._claims else self.out)
+
     @classmethod
     def load(cls, out: str | os.PathLike[str]) -> Study:
         """The study whose folder this is."""
@@ -72,14 +77,18 @@ class Study:
     def folder(self) -> Folder:
         return Folder(self.out)
 
-    def run(self, progress: Progress | None = None, *, trackers: Trackers = ()) -> Results:
+    def run(self, progress: Shows = None, *, trackers: Trackers = ()) -> Results:
         """Run the study from its start, in a folder that holds no other.
 
         Args:
-            progress: draws it.
+            progress: whether to show it; None: on a terminal and in a notebook. A `Progress` of one's own
+                hears what there is to show.
             trackers: hear its numbers, and send them elsewhere; names will do, such as "tensorboard".
         """
-        audience = Audience(trackers)
+        with self._attended(progress) as shown:
+            return self._run(shown, Audience(trackers))
+
+    def _run(self, progress: Progress, audience: Audience) -> Results:
         prepared = self._prepare()
         settings = [one.setting for one in prepared]
         while self._claims:  # by default it is the next free one, when it begins
@@ -92,11 +101,11 @@ class Study:
             self.folder.refuse_taken(plain(self.spec, settings))
             self.folder.clear()
             self.folder.write(dump(self.spec, settings), {})
-            return self._play(prepared, progress or Progress(), audience)
+            return self._play(prepared, progress, audience)
 
     def resume(
         self,
-        progress: Progress | None = None,
+        progress: Shows = None,
         *,
         rounds: int | None = None,
         anyway: bool = False,
@@ -109,7 +118,10 @@ class Study:
             anyway: go on although the machine or a library has changed; bits may differ.
             progress, trackers: as for `run`.
         """
-        audience = Audience(trackers)
+        with self._attended(progress) as shown:
+            return self._resume(shown, Audience(trackers), rounds, anyway)
+
+    def _resume(self, progress: Progress, audience: Audience, rounds: int | None, anyway: bool) -> Results:
         if not self.folder.file.exists():
             raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
         with locked(self.out):
@@ -126,7 +138,14 @@ class Study:
                     rule = "cannot change under a cosine decay, which depends on it"
                     raise InputError(option("rounds"), rule, rounds)
             self.folder.clear()
-            return self._play(prepared, progress or Progress(), audience, anyway)
+            return self._play(prepared, progress, audience, anyway)
+
+    @contextlib.contextmanager
+    def _attended(self, progress: Shows) -> Iterator[Progress]:
+        """Inside, the study is shown, and who stops it is told how to go on."""
+        title, settings = lambda: f"{self.spec.name} in {self.out}", len(self.spec.settings)
+        with explained(lambda: (self.out, self.spec)), showing(progress, title, settings) as shown:
+            yield shown
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and the summary is written."""
@@ -288,7 +307,8 @@ def stop_at_checkpoint() -> Iterator[threading.Event]:
     def note(number: int, _: Any) -> None:
         stop.set()
         restore()
-        again = "press Ctrl-C" if number == signal.SIGINT else "send it"
+        press = "interrupt" if console().is_jupyter else "press Ctrl-C"
+        again = press if number == signal.SIGINT else "send it"
         print(f"\nStopping at the next checkpoint; {again} again to stop at once.", flush=True)
 
     def restore() -> None:
