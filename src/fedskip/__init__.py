@@ -18,10 +18,12 @@ _NAMES = {
     "data": ("Arrays", "Dataset", "Partition", "partition"),
     "input.errors": ("InputError",),
     "methods": ("FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "Method", "Moon", "Scaffold"),
+    "models.export": ("export",),
     "models.weights": ("load",),
+    "report.progress": ("Progress",),
     "report.results": ("Results",),
     "report.trackers": ("Tracker",),
-    "study": ("Study",),
+    "study": ("Interrupted", "Study", "resume"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {module.name for module in pkgutil.iter_modules(__path__)}
@@ -44,10 +46,14 @@ if TYPE_CHECKING:
     from fedskip.methods import Method as Method
     from fedskip.methods import Moon as Moon
     from fedskip.methods import Scaffold as Scaffold
+    from fedskip.models.export import export as export
     from fedskip.models.weights import load as load
+    from fedskip.report.progress import Progress as Progress
     from fedskip.report.results import Results as Results
     from fedskip.report.trackers import Tracker as Tracker
+    from fedskip.study import Interrupted as Interrupted
     from fedskip.study import Study as Study
+    from fedskip.study import resume as resume
 else:  # a type checker that saw this would take any name for one of ours
 
     def __getattr__(name: str) -> Any:

@@ -30,9 +30,9 @@ def told(text: str, *, flags: bool = False) -> str:
 _EITHER = re.compile("\0([^\0]*)\0([^\0]*)\0")
 
 
-def option(name: str, value: str = "") -> str:
-    """An option, or how to give it a value: `--rounds N`, or `rounds=N`."""
-    return either(f"--{name} {value}", f"{name}={value}") if value else either(f"--{name}", name)
+def option(name: str, value: str = "", python: str = "") -> str:
+    """An option, or how to give it a value: `--rounds N`, or `rounds=N`; `python`: where that differs."""
+    return either(f"--{name} {value}", f"{name}={python or value}") if value else either(f"--{name}", name)
 
 
 def flag(name: str) -> str:
