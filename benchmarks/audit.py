@@ -104,7 +104,7 @@ def guesses(prepared: Prepared, run: Run, back: int) -> Iterator[tuple[int, np.n
 def accuracy(prepared: Prepared, run: Run) -> float:
     """Of the mean of what the slots hold."""
     test = prepared.division(run.server.seed).test
-    return float(measured(prepared, prepared.task.metric, run.server.w.mean(0), test).mean())
+    return float(measured(prepared, prepared.metrics[0].of_each, run.server.w.mean(0), test).mean())
 
 
 def audit(name: str, keys: dict[str, Any], label: str, rounds: int, period: int) -> list[Row]:

@@ -22,8 +22,10 @@ from fedskip.engine.local import Decay
 from fedskip.methods import parse, registry
 from fedskip.methods.base import Federation
 from fedskip.models import MODELS, build
+from fedskip.models.export import KINDS as SUFFIXES
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.table import Table
+from fedskip.report.plot import Plot
 from fedskip.spec import Setting, StudySpec
 from studies import numbers, study, weights
 
@@ -167,6 +169,70 @@ def test_links(document: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, link
+
+
+# --- docs/python.md ------------------------------------------------------------------------------------
+
+API: dict[str, Any] = {name: getattr(fedskip, name) for name in fedskip.__all__ if name != "__version__"}
+SHOWN = {
+    "Results": "Results.read(out)",
+    "Plot": "results.plot",
+    "Table": "results.summary",
+}  # not made by users
+
+
+def called(name: str, thing: Any) -> str:
+    """A function as one calls it: its arguments and their defaults, without types."""
+    parts, keywords = list[str](), False
+    for option in signature(thing).parameters.values():
+        if option.kind is option.KEYWORD_ONLY and not keywords:
+            parts, keywords = [*parts, "*"], True
+        plain = option.default is not ... and "factory" not in repr(option.default)
+        default = "" if option.default is option.empty else f"={repr(option.default) if plain else '...'}"
+        parts.append(("**" if option.kind is option.VAR_KEYWORD else "") + option.name + default)
+    return f"{name}({', '.join(part for part in parts if part != 'self')})"
+
+
+def members(kind: type) -> set[str]:
+    """What users may call or read; the fields of what they make themselves stand in its signature."""
+    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    found = fields if kind.__name__ == "Results" else set[str]()
+    for name in {
+        name for base in kind.__mro__ if base.__module__.startswith("fedskip") for name in vars(base)
+    }:
+        if not name.startswith("_") and name not in fields:
+            thing = getattr(kind, name)
+            found.add(called(name, thing) if callable(thing) else name)
+    return found
+
+
+def test_the_python_page_has_every_name() -> None:
+    page = read("docs/python.md")
+    headings = set(re.findall(r"^### (\w+)$", page, re.MULTILINE))
+    methods = {code(row[0]) for row in table(section(page, "Methods"))}
+    plain = {name for name, thing in API.items() if isinstance(thing, type) and thing in registry().values()}
+    assert headings == API.keys() - plain | {"Table", "Plot"}
+    assert methods == {called(name, API[name]) for name in plain}
+    index = page[: page.index("## Studies")]
+    assert all(f"`{name}`" in index for name in headings), "listed at the top"
+
+
+@pytest.mark.parametrize("name", sorted({*API, "Table", "Plot"} - {m.__name__ for m in registry().values()}))
+def test_the_python_page_has_signatures_and_members(name: str) -> None:
+    thing = {"Table": Table, "Plot": Plot, **API}[name]
+    text = section(read("docs/python.md"), name)
+    shown = re.search(r"^`(.*)`$", text, re.MULTILINE)
+    assert shown
+    expected = name if name == "Interrupted" else SHOWN.get(name) or called(name, thing)
+    assert shown[1] == expected
+    if isinstance(thing, type):
+        also = {"columns", "rows"} if name == "Table" else set()  # attributes of its objects
+        assert {code(row[0]) for row in table(text)} == members(thing) | also
+
+
+def test_the_python_page_has_every_suffix() -> None:
+    rows = table(section(read("docs/python.md"), "export"))
+    assert [suffix for row in rows for suffix in map(code, row[0].split(", "))] == list(SUFFIXES)
 
 
 BLOCKS = [

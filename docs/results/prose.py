@@ -2,7 +2,8 @@
 
 Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`. Kinds
 are `best`, `last` and `tail` (with their spread over seeds), `gain` (in tail, over FedAvg), `diverged` (runs,
-of how many), `broke` (in which rounds), `jump` (the largest drift) and `paper`; `poison:SETTING:METHOD` is of poison.py. All others have names of their own, below.
+of how many), `broke` (in which rounds), `jump` (the largest drift) and `paper`; `poison:SETTING:METHOD` is of
+poison.py. All others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable

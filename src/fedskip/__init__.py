@@ -30,10 +30,12 @@ _NAMES = {
         "NormBounded", "Scaffold", "TrimmedMean",
     ),
     "models.metrics": ("metric",),
+    "models.export": ("export",),
     "models.weights": ("load",),
+    "report.progress": ("Progress",),
     "report.results": ("Results",),
     "report.trackers": ("Tracker",),
-    "study": ("Study",),
+    "study": ("Interrupted", "Study", "resume"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {module.name for module in pkgutil.iter_modules(__path__)}
@@ -62,11 +64,15 @@ if TYPE_CHECKING:
     from fedskip.methods import NormBounded as NormBounded
     from fedskip.methods import Scaffold as Scaffold
     from fedskip.methods import TrimmedMean as TrimmedMean
+    from fedskip.models.export import export as export
     from fedskip.models.metrics import metric as metric
     from fedskip.models.weights import load as load
+    from fedskip.report.progress import Progress as Progress
     from fedskip.report.results import Results as Results
     from fedskip.report.trackers import Tracker as Tracker
+    from fedskip.study import Interrupted as Interrupted
     from fedskip.study import Study as Study
+    from fedskip.study import resume as resume
 else:  # a type checker that saw this would take any name for one of ours
 
     def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, flag, option
 
 try:
     import fcntl
@@ -57,7 +57,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 def refuse_existing(field: str, path: Path, force: bool = False) -> None:
     """Refuse to write over what is there, unless told to."""
     if os.path.lexists(path) and not force:
-        raise InputError(field, "exists already", str(path), "choose another name, or add --force")
+        raise InputError(field, "exists already", str(path), f"choose another name, or add {flag('force')}")
 
 
 def refuse_unreadable(field: str, path: Path) -> None:
@@ -130,7 +130,12 @@ def locked(folder: Path) -> Iterator[None]:
             if not _lock(handle, folder, wait=False):
                 file.seek(0)
                 rule = f"is in use by another process ({file.read().strip() or 'unknown'})"
-                raise InputError("out", rule, str(folder), "wait for it, or choose another --out")
+                raise InputError(
+                    "out",
+                    rule,
+                    str(folder),
+                    f"wait for it, or choose another folder ({option('out', 'FOLDER')})",
+                )
             os.ftruncate(handle, 0)
             os.write(handle, f"pid {os.getpid()}".encode())
         try:

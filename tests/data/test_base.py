@@ -59,3 +59,9 @@ def test_bad_arrays():
         Arrays(X, Y[1:])
     with pytest.raises(InputError, match=r"data.x must be a tensor or an array of numbers, got 'ndarray'"):
         Arrays(np.array(["a"] * 20), Y)
+
+
+def test_what_is_shown_is_short():
+    assert repr(dataset(classes=4, owner=Y)) == "Dataset('own': 20 samples, 4 classes, 4 owners)"
+    assert repr(dataset()) == "Dataset('own': 20 samples)"
+    assert repr(Arrays(X, Y)) == "Arrays(x: 20×3 float64, y: 20 int64)"

@@ -398,3 +398,10 @@ def test_a_hundred_thousand_clients_take_about_a_second(kind: str, tmp_path: Pat
     assert len(p) == n
     assert p.sizes.min() >= 1
     assert time.process_time() - start < 1.5  # seconds; measured: 0.2
+
+
+def test_what_is_shown_is_short():
+    made = Partition(np.arange(5), np.array([0, 2, 5]))
+    assert repr(made) == "Partition(2 clients, 5 samples, 2 to 3 each)"
+    nobody = Partition(np.arange(0), np.array([0]))
+    assert repr(nobody) == "Partition(0 clients, 0 samples)"

@@ -22,3 +22,10 @@ def test_text_stays_text_and_the_same_figure_gives_the_same_file() -> None:
     assert b"/Type3" not in drawn(figure(), "pdf")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="figures is not known, got 'jpg'"):
         drawn(figure(), "jpg")  # type: ignore[arg-type]
+
+
+def test_axes_are_their_picture_in_a_notebook() -> None:
+    axes = new_axes()
+    png, size = axes._repr_png_()  # type: ignore[attr-defined]
+    assert png.startswith(b"\x89PNG")
+    assert size == {"width": 640, "height": 400}

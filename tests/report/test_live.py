@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fedskip.report import live
-from fedskip.report.live import Live, Pace
-from fedskip.report.progress import Course, Shown, Status
+from fedskip.input.errors import InputError
+from fedskip.report import cell, live
+from fedskip.report.live import Live, Pace, showing
+from fedskip.report.progress import Course, Progress, Shown, Status
 from fedskip.report.units import ACCURACY
 
 
@@ -191,3 +192,45 @@ def test_a_terminal_is_left_clean_when_a_study_fails():
     text = console.file.getvalue()
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
     assert "a: round 0/10" in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("progress", "to", "drawn"),
+    [
+        (None, Terminal, True),
+        (None, io.StringIO, False),  # a script whose output goes into a file
+        (False, Terminal, False),
+        (True, io.StringIO, True),
+        (True, Terminal, True),
+    ],
+)
+def test_who_is_shown_what(progress, to, drawn, monkeypatch):
+    file = to()
+    monkeypatch.setattr("sys.stdout", file)
+    with showing(progress, lambda: "demo in runs/demo-1") as shown:
+        assert isinstance(shown, Live) == drawn
+        shown.setting(Work().course, [])
+        shown.checkpoint(1)
+    assert ("demo in runs/demo-1" in file.getvalue()) == ("a: round 1/10" in file.getvalue()) == drawn
+
+
+def test_a_notebook_has_a_cell(monkeypatch):
+    monkeypatch.setattr(live, "console", lambda: Console(file=io.StringIO(), force_jupyter=True))
+    monkeypatch.setattr(cell.Cell, "start", lambda self: None)
+    with showing(None, lambda: "demo") as shown:
+        assert isinstance(shown._screen, cell.Cell)
+    with showing(False, lambda: "demo") as shown:
+        assert type(shown) is Progress
+
+
+def test_a_progress_of_ones_own_is_taken_as_it_is():
+    own = Progress()
+    with showing(own, lambda: "demo") as shown:
+        assert shown is own
+    with pytest.raises(InputError, match="progress must be True, False, None or a"):
+        showing("yes", lambda: "demo").__enter__()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,3 +155,33 @@ def test_seeds_without_a_target_do_not_count(tmp_path: Path) -> None:
     runs = [run("FedAvg", s, 0.5, diverged=s == 1) for s in (0, 1)] + [run("MOON", s, 0.6) for s in (0, 1)]
     rows = [row for s in (0, 1) for row in curve("MOON", s, {1: 0.6})]
     assert recorded(tmp_path, runs, rows=rows).to_target()[1]["seeds"] == 1
+
+
+def test_shown_as_its_closing_table(results: Results) -> None:
+    text = repr(results)
+    lines = [line.split() for line in text.splitlines()]
+    assert ["FedAvg", *["60.00", "±", "10.00"] * 3, "122", "kB", "5"] in lines
+    assert [
+        "MOON",
+        *["62.00", "±", "10.00*"] * 3,
+        "122",
+        "kB",
+        "5",
+    ] in lines
+    assert "Star: not told apart from the highest" in text
+    assert text.endswith(f"\n{results.out}")
+    assert max(map(len, text.splitlines())) <= 120
+    assert "\x1b" not in text
+
+
+def test_shown_in_a_notebook(results: Results) -> None:
+    shown = replace(results, name="<b>&")._repr_html_()
+    assert "<b>&lt;b&gt;&amp;</b><table>" in shown
+    assert "<td style=font-weight:bold>62.00 ± 10.00</td>" in shown
+    assert "<td>60.00 ± 10.00</td>" in shown
+    assert not re.search("<script|color|class", shown)
+
+
+def test_read_takes_a_text(results: Results) -> None:
+    with pytest.raises(InputError, match="holds no study"):
+        Results.read(str(results.out))

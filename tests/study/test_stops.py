@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from fedskip.study.stops import SAME, SIGNALS, Interrupted, Wishes, heard, stop_at_checkpoint
+from fedskip.study import Interrupted
+from fedskip.study.stops import SAME, SIGNALS, Wishes, heard, stop_at_checkpoint
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_the_first_signal_waits_for_a_checkpoint(number: int, capsys: pytest.Cap
         signal.raise_signal(number)
         with pytest.raises(Interrupted) as caught:
             stop.at_checkpoint()
-    assert caught.value.args == (number,)
+    assert caught.value.number == number
     assert signal.getsignal(number) == before
     assert "Stopping at the next checkpoint" in capsys.readouterr().out
 

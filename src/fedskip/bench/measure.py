@@ -17,7 +17,7 @@ from fedskip.bench import contestants as parties
 from fedskip.bench.cases import CASES
 from fedskip.engine import Loop, Task
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.input.errors import InputError, unknown
+from fedskip.input.errors import InputError, option, unknown
 from fedskip.models.forms import functional
 from fedskip.study.machine import resolve_device, versions
 from fedskip.study.prepare import Prepared
@@ -31,7 +31,9 @@ def measure(name: str, rows: int = 100, device: str = "cpu", **how: Any) -> None
         raise unknown("bench", name, CASES)
     case = CASES[name]
     if rows < case.cohort or rows % case.cohort:
-        raise InputError("--rows", f"must be a multiple of {case.cohort}, one cohort for each seed", rows)
+        raise InputError(
+            option("rows"), f"must be a multiple of {case.cohort}, one cohort for each seed", rows
+        )
     device = resolve_device(device)
     keys = case.study(rows, device=device, **how)
     one_by_one, alone = parties.setting_of(keys | {"engine": "loop", "streams": None})

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import io
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,6 @@ from typer.core import TyperGroup
 from fedskip.cli import data, paper, streams, studies
 from fedskip.cli.report import report, watch
 from fedskip.cli.trouble import in_words, trouble
-from fedskip.files import refuse_existing, write_bytes
 from fedskip.input.errors import InputError, short
 from fedskip.input.plain import read_text
 from fedskip.version import __version__
@@ -29,11 +27,12 @@ class Commands(TyperGroup):
             streams.discard()
             raise typer.Exit(1) from None
         except (InputError, OSError, MemoryError, RuntimeError) as error:
-            own = isinstance(error, InputError)
-            known = None if own else trouble(error)
-            if known is None and not own:
+            if isinstance(error, InputError):
+                message = error.message(flags=True)
+            elif known := trouble(error):
+                message = short(f"{in_words(*known)}.", 500)
+            else:
                 raise
-            message = str(error) if known is None else short(f"{in_words(*known)}.", 500)
             typer.secho(f"error: {message}", fg="red", err=True)
             raise typer.Exit(2) from None
 
@@ -148,23 +147,18 @@ def _summary(file: Path) -> str:
 @app.command()
 def export(
     model: Annotated[Path, typer.Argument(help="A trained model: OUT/models/RUN.best.safetensors.")],
-    out: Annotated[Path, typer.Argument(help="The file to write, such as model.pt.")],
+    out: Annotated[Path, typer.Argument(help="The file to write: model.pt, .safetensors, .ts or .onnx.")],
+    module: Annotated[
+        str | None, typer.Option(metavar="MODULE:CLASS", help="What makes it, if it is one of your own.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also over a file that is there.")] = False,
 ) -> None:
-    """Write a trained model as a plain torch state_dict."""
-    import torch
+    """Write a trained model as a state_dict (.pt, .safetensors), TorchScript (.ts) or ONNX (.onnx)."""
+    from fedskip.models.export import export
+    from fedskip.models.weights import read_state
 
-    from fedskip.models.weights import load, read_state
-
-    if out.is_dir() or out.suffix not in (".pt", ".pth"):
-        raise InputError("OUT", "must be a file for torch, such as model.pt", str(out))
-    refuse_existing("OUT", out, force)
-    state, about = read_state(model)
-    if about.get("model"):
-        state = load(model).state_dict()  # with BatchNorm's counters, which a study leaves out
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_bytes(out, buffer.getvalue())
+    export(model, out, module=module, force=force)
+    state, _ = read_state(model)
     typer.echo(f"{out}: {len(state)} tensors, {sum(t.numel() for t in state.values()):,} numbers")
 
 

@@ -1,35 +1,24 @@
 """A study on the terminal: its progress, its table, and how to go on if it stops."""
 
 import os.path
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import typer
-from rich.console import Console
 
 from fedskip.cli.stops import stoppable
 from fedskip.cli.trouble import in_words, trouble
 from fedskip.records.checkpoint import found
 from fedskip.report import reach
 from fedskip.report.closing import closing
-from fedskip.report.live import Live
+from fedskip.report.live import console as console
 from fedskip.report.parts import verdict
 from fedskip.report.results import Results
 from fedskip.study import Interrupted, Study
+from fedskip.study.interrupted import explained, how_to_go_on
 from fedskip.study.workers import ProcessEnded
 
-WIDTH = 120  # of tables where there is no terminal to fit
 LESS = "a new study needs less with --set rows=N (models side by side), processes=1 or a smaller local.batch"
-
-
-def console() -> Console:
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
-
-
-def live(study: Study) -> Live:
-    return Live(console(), lambda: f"{study.spec.name} in {study.out}", len(study.spec.settings))
 
 
 def close(results: Results) -> None:
@@ -53,17 +42,19 @@ def resumable(study: Study, grace: float | None = None) -> Iterator[None]:
 
     with stoppable(grace, last_words) as asked:
         try:
-            yield
-        except (Interrupted, KeyboardInterrupt) as stop:
+            with explained(lambda: (study.out, study.spec)):
+                yield
+        except Interrupted as stop:
             asked.give_way()
-            raise _stopped(study, stop.args[0] if stop.args else signal.SIGINT, stop) from None
+            raise _stopped(stop) from None
         except BrokenPipeError:
             raise
         except (OSError, MemoryError, RuntimeError) as error:
             asked.give_way()
             known = _lost(error) or trouble(error)
             if known is None and asked.number is not None:  # a compiler, say, got the signal, too
-                raise _stopped(study, asked.number, error) from None
+                told = how_to_go_on(study.out, study.spec)
+                raise _stopped(Interrupted(told, asked.number)) from None
             if known is None:
                 raise
             (what, fix), (safe, command) = known, kept(study)
@@ -77,18 +68,10 @@ def _lost(error: BaseException) -> tuple[str, str] | None:
     return (f"{error}; perhaps the memory ran out", "free some") if isinstance(error, ProcessEnded) else None
 
 
-def _stopped(study: Study, number: int, stop: BaseException) -> typer.Exit:
+def _stopped(stop: Interrupted) -> typer.Exit:
     """Say where a signal has stopped a study, and how to go on; gives the exit."""
-    message = "Stopped before the study began; nothing was written."
-    if (study.out / "study.yaml").exists():
-        message = "Stopped before the first checkpoint. Begin again"
-        if isinstance(stop, Interrupted):
-            message = "Stopped at a checkpoint. Go on"
-        elif any((study.out / "checkpoints").glob("*")):
-            message = "Stopped at once; the last checkpoint is kept. Go on"
-        message += f" with: fedskip resume {study.out}"
-    typer.secho(message, fg="yellow", err=True)
-    return typer.Exit(128 + number)
+    typer.secho(stop.message(flags=True), fg="yellow", err=True)
+    return typer.Exit(128 + stop.number)
 
 
 def kept(study: Study) -> tuple[str, str]:

@@ -63,7 +63,7 @@ def run(
     """Run a study: quickstart, one of the paper's, a file, or a data set's defaults (--set data.name=...)."""
     from fedskip.cli.chosen import chosen
     from fedskip.cli.paper import compute, picture
-    from fedskip.cli.screen import close, live, resumable
+    from fedskip.cli.screen import close, resumable
     from fedskip.paper.computed import COMPUTED
     from fedskip.report.trackers.audience import tracker
     from fedskip.spec import Tree, assigned, build
@@ -87,8 +87,8 @@ def run(
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
     trackers = [tracker(name, "--track") for name in track or ()]
     new = Study(folder(out), spec=build(chosen(study, over, scale)))
-    with resumable(new, grace), live(new) as progress:
-        results = new.run(progress, trackers=trackers)
+    with resumable(new, grace):
+        results = new.run(progress=True, trackers=trackers)
     close(results)
     picture([(study or "").partition("/")[0]], [results], results.out / "figures")
 
@@ -105,7 +105,7 @@ def resume(
     grace: Grace = None,
 ) -> None:
     """Go on with a study from its last checkpoint."""
-    from fedskip.cli.screen import close, live, resumable
+    from fedskip.cli.screen import close, resumable
     from fedskip.report.page import write_report
     from fedskip.report.trackers.audience import tracker
     from fedskip.study import Study
@@ -120,6 +120,6 @@ def resume(
             study.folder.clear()
             write_report(results)
     else:
-        with resumable(study, grace), live(study) as progress:
-            results = study.resume(progress, rounds=rounds, anyway=anyway, trackers=trackers)
+        with resumable(study, grace):
+            results = study.resume(progress=True, rounds=rounds, anyway=anyway, trackers=trackers)
     close(results)

@@ -6,7 +6,7 @@ are index arrays, so that runs with different seeds share one copy of the data o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -56,6 +56,10 @@ class Arrays:
         rule = f"must have {len(self.x)} entries, one for each sample of x"
         require("data.y", len(self.x) == len(self.y), rule, len(self.y))
 
+    def __repr__(self) -> str:
+        shown = [f"{name}: {_shape(getattr(self, name).shape)} {getattr(self, name).dtype}" for name in "xy"]
+        return f"Arrays({', '.join(shown).replace('torch.', '')})"
+
     def __len__(self) -> int:
         return len(self.x)
 
@@ -74,6 +78,10 @@ class Arrays:
             return t.to(device, dtype if t.is_floating_point() else t.dtype)
 
         return Arrays(moved(self.x), moved(self.y))
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(f"{size:,}" for size in shape)
 
 
 Split = tuple[np.ndarray, np.ndarray]

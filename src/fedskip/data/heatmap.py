@@ -9,7 +9,7 @@ import numpy as np
 
 from fedskip.data.partitions import Partition
 from fedskip.files import write_bytes
-from fedskip.input.errors import InputError, short
+from fedskip.input.errors import InputError, option, short
 
 FORMATS = (".svg", ".png", ".pdf")
 MOST_NAMES, LONGEST = 30, 20  # classes up to which each shows its name, of so many characters
@@ -43,7 +43,7 @@ def draw(counts: np.ndarray, path: Path, title: str = "", names: Sequence[str] |
 
 def refuse_other_suffix(path: Path) -> None:
     if path.suffix not in FORMATS:
-        raise InputError("--out", f"must end in {', '.join(FORMATS)}", str(path))
+        raise InputError(option("out"), f"must end in {', '.join(FORMATS)}", str(path))
 
 
 def paint(counts: np.ndarray, axes: Any) -> None:

@@ -40,6 +40,10 @@ class Partition:
     indices: np.ndarray  # (M,) int64, into the pool
     offsets: np.ndarray  # (N + 1,) int64, from 0 to M
 
+    def __repr__(self) -> str:
+        spread = f", {self.sizes.min():,} to {self.sizes.max():,} each" if len(self) else ""
+        return f"Partition({len(self):,} clients, {len(self.indices):,} samples{spread})"
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

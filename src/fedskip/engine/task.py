@@ -55,6 +55,11 @@ class Task:
             inputs = self.train_transform(inputs, torch.arange(len(inputs), device=self.device))
         return draws(self.module, inputs)
 
+    def sample(self) -> Tensor:
+        """A sample as the model takes it in a test, (1, ...)."""
+        inputs, _ = self.samples.take(torch.zeros(1, dtype=torch.long, device=self.device))
+        return inputs if self.test_transform is None else self.test_transform(inputs)
+
 
 @dataclass(frozen=True, eq=False)
 class Job:

@@ -1,10 +1,54 @@
-"""The one error that users see: it names the field, the rule, the value and the way out."""
+"""The one error that users see: it names the field, the rule, the value and the way out.
+
+A way out may be an option. Who reads the error has it as a flag, or as an argument in Python: `option`,
+`flag` and `resuming` write both into a text, and the reader sees his own.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
+
+
+def either(flags: str, python: str) -> str:
+    """Words for who calls from the command line, and for who calls from Python; `told` chooses."""
+    return f"\0{flags}\0{python}\0"
+
+
+def told(text: str, *, flags: bool = False) -> str:
+    """A text as its reader has it: by default in Python.
+
+    >>> told(f"add {flag('force')}"), told(f"add {flag('force')}", flags=True)
+    ('add force=True', 'add --force')
+    """
+    return _EITHER.sub(r"\1" if flags else r"\2", text)
+
+
+_EITHER = re.compile("\0([^\0]*)\0([^\0]*)\0")
+
+
+def option(name: str, value: str = "", python: str = "") -> str:
+    """An option, or how to give it a value: `--rounds N`, or `rounds=N`; `python`: where that differs."""
+    return either(f"--{name} {value}", f"{name}={python or value}") if value else either(f"--{name}", name)
+
+
+def flag(name: str) -> str:
+    """An option that is on or off: `--force`, or `force=True`."""
+    return either(f"--{name}", f"{name}=True")
+
+
+def resuming(out: str | os.PathLike[str]) -> str:
+    """How to go on with the study of a folder."""
+    return either(f"`fedskip resume {os.fspath(out)}`", f"`fedskip.resume({os.fspath(out)!r})`")
+
+
+def resuming_it(out: str | os.PathLike[str], *, anyway: bool = False) -> str:
+    """How to go on with a study that who calls from Python holds: it may have objects that no file has."""
+    here, there = (" --anyway", "anyway=True") if anyway else ("", "")
+    return either(f"`fedskip resume {os.fspath(out)}{here}`", f"`study.resume({there})`")
 
 
 class InputError(ValueError):
@@ -16,16 +60,23 @@ class InputError(ValueError):
 
     def __init__(self, field: str, rule: str, value: Any = ..., fix: str = "", where: str = "") -> None:
         self.field, self.rule, self.value, self.fix, self.where = field, rule, value, fix, where
+        super().__init__(self.message())
+
+    def message(self, *, flags: bool = False) -> str:
+        """The error in one line; with `flags`, as the command line says it."""
+        field, rule, fix, where = (
+            told(text, flags=flags) for text in (self.field, self.rule, self.fix, self.where)
+        )
         text = f"{short(field, 120)} {short(rule, 240)}"
-        if value is not ...:
-            text += f", got {short(_shown(value), 80)}"
+        if self.value is not ...:
+            text += f", got {short(_shown(self.value), 80)}"
         if where:
             text += f" ({short(where, 120)})"
         text += "."
         if fix:
             fix = short(fix, 480)
             text += f" {fix[0].upper()}{fix[1:]}" + ("" if fix[-1] in ".?!`" else ".")
-        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))  # one line
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
     def __reduce__(self) -> tuple[type[InputError], tuple[Any, ...]]:
         return InputError, (self.field, self.rule, self.value, self.fix, self.where)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, option
 from fedskip.input.nest import DEEPEST
 
 LARGEST = 16 << 20  # bytes of a file
@@ -51,7 +51,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise InputError(name, f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        fix = "save it as UTF-8; data are named by `--set data.name=FILE`"
+        fix = f"save it as UTF-8; data are named by `{option('set')} data.name=FILE`"
         raise InputError(name, f"is not text in UTF-8 (byte {error.start + 1})", fix=fix) from None
 
 

@@ -17,7 +17,7 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(*ends) for ends in pairwise([inputs, *hidden, classes]))
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = x.reshape(len(x), -1)  # (B, inputs)
+        z = x.reshape(x.shape[0], -1)  # (B, inputs)
         *hidden, last = self.layers
         for layer in hidden:
             z = layer(z).relu()

@@ -15,19 +15,26 @@ from torch import Tensor, nn
 
 from fedskip import models
 from fedskip.files import digest, refuse_too_large, refuse_unreadable, write_bytes
-from fedskip.input.errors import InputError, said
+from fedskip.input.errors import InputError, option, said
+from fedskip.input.named import is_own
 from fedskip.models.vector import Layout
 from fedskip.rng import torch_scope
 
 ABOUT, DIGEST = "fedskip", "digest"  # a key of a file's header, and one of what it describes
+INPUT = "input"  # another one: shape and kind of a sample, as the model takes it
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Named tensors; the header says how to build their module, and has a digest of it all."""
+    write_bytes(path, packed(state, about))
+
+
+def packed(state: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
+    """The content of such a file."""
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     described = json.dumps({**about, DIGEST: _digest(tensors, about)})
-    write_bytes(path, save(tensors, metadata={ABOUT: described}))  # of several keys the order would be random
+    return save(tensors, metadata={ABOUT: described})  # of several keys the order would be random
 
 
 def read_state(
@@ -179,11 +186,21 @@ def load(path: str | os.PathLike[str], module: nn.Module | None = None) -> nn.Mo
     return module.eval()
 
 
+def is_described(about: Mapping[str, Any]) -> bool:
+    """Whether a header names a model that comes with fedskip; others are never imported by it."""
+    model = about.get("model")
+    return isinstance(model, dict) and isinstance(model.get("name"), str) and not is_own(model["name"])
+
+
 def _described(state: Mapping[str, Tensor], about: Mapping[str, Any], path: str) -> nn.Module:
     """The module that a header describes, with random weights."""
-    model, fix = about.get("model"), "give the module: fedskip.load(path, module=MyNet())"
+    model, fix = about.get("model"), f"give the module: {option('module', 'MODULE:CLASS', 'MyNet()')}"
     if not isinstance(model, dict) or not isinstance(model.get("name"), str):
         raise InputError("weights", "do not say which model they are of", path, fix)
+    if not is_described(about):
+        maker = model["name"]
+        fix = f"give it: {option('module', maker, maker.partition(':')[2] + '(...)')}"
+        raise InputError("weights", f"are of a module of your own, {maker}", path, fix)
     options = {"classes": about.get("classes"), **model}
     numbers = [n for value in options.values() for n in (value if isinstance(value, list) else [value])]
     held = sum(tensor.numel() for tensor in state.values())

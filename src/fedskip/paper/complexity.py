@@ -21,7 +21,7 @@ from rich.console import Group
 
 from fedskip.engine import Loop, Task
 from fedskip.engine.arithmetic import torch_threads
-from fedskip.input.errors import unknown
+from fedskip.input.errors import option, unknown
 from fedskip.methods import FedAvg, FedDyn, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.paper.costs import Case, Party, make_server, parts, play, server_memory
 from fedskip.paper.output import sheet, write
@@ -107,7 +107,7 @@ def cases_of(models: str | None) -> list[Case]:
     wanted = [*known] if models is None else [name.strip() for name in models.split(",")]
     for name in wanted:
         if name not in known:
-            raise unknown("--models", name, known)
+            raise unknown(option("models"), name, known)
     return [case for name, case in known.items() if name in wanted]
 
 

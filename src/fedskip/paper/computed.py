@@ -85,7 +85,7 @@ COMPUTED = {
         "Theorem 1 and its lemma, on problems with known constants; minutes", lambda _, out: [theorem1(out)]
     ),
     "complexity": Computed(
-        "costs of methods; half an hour, with --models perceptron,cnn,cnn-femnist,lstm five minutes",
+        "costs of methods; half an hour; five minutes without resnet50",
         lambda _, out: [complexity(out)],
     ),
 }

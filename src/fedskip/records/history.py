@@ -70,7 +70,9 @@ class HistoryFile:
 
     def recover(self, setting: str, round: int, recorded: str) -> None:
         """Up to a round, take the rows of a setting that a checkpoint holds, if the file has others."""
-        known = Table(self.columns, Table.parse(recorded, self.path))  # with columns that it may be older than
+        known = Table(
+            self.columns, Table.parse(recorded, self.path)
+        )  # with columns that it may be older than
         if self.of(setting, round) != known.csv():
             log.warning(
                 "%s was changed or lost: what %s recorded up to round %d is taken from its checkpoint",

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from fedskip.files import clear_parts, digest, write_text
-from fedskip.input.errors import InputError, require
+from fedskip.input.errors import InputError, flag, option, require, resuming_it
 from fedskip.input.plain import load, read_text
 from fedskip.records.checkpoint import found, read_history, read_notes
 from fedskip.records.history import HistoryFile
@@ -91,13 +91,13 @@ class Folder:
 
     def refuse_taken(self, study: Facts) -> None:
         """Refuse to begin a study in a folder that holds one, parts of one, or anything else."""
-        another = "choose another --out"
+        another = f"choose another folder ({option('out', 'FOLDER')})"
         if self.file.exists():
             if not _alike(self.study(), study, self.path):
                 raise InputError("out", "holds another study", str(self.path), another)
             if self.is_finished():
                 raise InputError("out", "holds this study, finished", str(self.path), another)
-            fix = f"continue it with `fedskip resume {self.path}`"
+            fix = f"continue it with {resuming_it(self.path)}"
             raise InputError("out", "holds this study, unfinished", str(self.path), fix)
         for part in ("checkpoints", "history.csv", "partition-*.npz"):
             if any(self.path.glob(part)):
@@ -117,8 +117,8 @@ class Folder:
     def refuse_edited(self) -> None:
         """Refuse to go on where the file is not what the study wrote."""
         if self.record().get("study") != _digest(self._written()):
-            fix = "undo that, or run the changed study into another --out; --anyway mixes the two. "
-            fix += "More rounds are had with --rounds"
+            fix = f"undo that, or run the changed study into another folder ({option('out', 'FOLDER')}); "
+            fix += f"{flag('anyway')} mixes the two. More rounds are had with {option('rounds', 'N')}"
             raise InputError(str(self.file), "was changed after the study began", fix=fix)
 
     def refuse_blocked(self) -> None:
@@ -154,7 +154,7 @@ def _refuse_damaged(found: Any, file: str) -> None:
         RECORD: isinstance(record, dict) and (not known or isinstance(record.get("versions"), dict)),
         f"{RECORD}.settings": all(map(_has_facts, facts)),
     }.items():
-        fix = "bring back what the study wrote, or begin again in another --out"
+        fix = f"bring back what the study wrote, or begin again in another folder ({option('out', 'FOLDER')})"
         require(f"{file} {part}", ok, "is damaged", fix=fix)
 
 
@@ -206,7 +206,7 @@ def compare(before: Facts, now: Facts, out: Path) -> None:
     if changes:
         raise InputError(
             "resume", f"would not repeat the same numbers: {'; '.join(changes)}", ...,
-            f"restore that, or go on all the same with `fedskip resume {out} --anyway`",
+            f"restore that, or go on all the same with {resuming_it(out, anyway=True)}",
         )  # fmt: skip
 
 

@@ -1,10 +1,15 @@
 """Runs that diverged and visits that were set aside, in words: where it happened, and what helps."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from fedskip.records.table import Row
-from fedskip.report.results import Results
+
+if TYPE_CHECKING:
+    from fedskip.report.results import Results
 
 HELPS = (
     "What helps: a smaller local.lr, a local.clip (largest norm of a gradient; 1, say), "

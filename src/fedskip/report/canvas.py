@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from fedskip.input.errors import unknown
@@ -20,7 +21,14 @@ def new_axes(layout: Literal["constrained"] | None = "constrained") -> Axes:
     """Axes in a figure of their own. Without a layout they are drawn twice as fast, by `drawn`."""
     from matplotlib.figure import Figure  # half a second that only figures need
 
-    return Figure(figsize=SIZE, layout=layout).add_subplot()
+    axes = Figure(figsize=SIZE, layout=layout).add_subplot()
+    axes._repr_png_ = partial(_in_a_notebook, axes)  # type: ignore[attr-defined]
+    return axes
+
+
+def _in_a_notebook(axes: Axes) -> tuple[bytes, dict[str, int]]:
+    """What a cell shows that ends in axes: their picture, in few bytes."""
+    return drawn(axes, "png", dpi=100), {"width": int(100 * SIZE[0]), "height": int(100 * SIZE[1])}
 
 
 def finish(axes: Axes, title: str, notes: Sequence[str], *, legend: bool = True) -> Axes:
@@ -41,7 +49,7 @@ def finish(axes: Axes, title: str, notes: Sequence[str], *, legend: bool = True)
     return axes
 
 
-def drawn(axes: Axes, form: str) -> bytes:
+def drawn(axes: Axes, form: str, dpi: int = 200) -> bytes:
     """The figure of some axes as a file: text stays text, and the same figure gives the same bytes."""
     from matplotlib import rc_context
 
@@ -53,5 +61,5 @@ def drawn(axes: Axes, form: str) -> bytes:
     assert figure is not None
     with rc_context({"svg.hashsalt": "fedskip", "svg.fonttype": "none", "pdf.fonttype": 42}):
         cut = "tight" if figure.get_layout_engine() is None else None  # to what is drawn
-        figure.savefig(out, format=form, metadata=metadata, dpi=200, bbox_inches=cut)
+        figure.savefig(out, format=form, metadata=metadata, dpi=dpi, bbox_inches=cut)
     return out.getvalue()

@@ -1,18 +1,25 @@
 """The closing table of a study: a row per method and setting, over seeds."""
 
+from __future__ import annotations
+
+import html
+import io
 from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fedskip.records.history import TAIL
 from fedskip.records.table import Row
 from fedskip.report import broken, units
 from fedskip.report.recorded import About
-from fedskip.report.results import Results
 from fedskip.report.sheet import BEST, Sheet
 from fedskip.report.warned import warnings
+
+if TYPE_CHECKING:  # whose text this is
+    from fedskip.report.results import Results
 
 # column of summary.csv -> its header, and which number it is
 SCORES = {
@@ -49,6 +56,27 @@ def described(name: str, results: Results) -> str:
     }
     validated = {setting.metrics[0].words for setting in results.settings if setting.by} or {"score"}
     return SCORES[name][1].format(**words, validated=" or ".join(sorted(validated)))
+
+
+def as_text(results: Results, width: int = 120) -> str:
+    """The same as plain text, where a star marks what is bold elsewhere."""
+    sheet = scored(results)
+    cells = [cell for row in sheet.rows for cell in row]
+    best = {i for row in sheet.rows for i, cell in enumerate(row) if cell.style == BEST}
+    for row in sheet.rows:
+        for i in best if row else ():
+            row[i].append("*" if row[i].style == BEST else " ")
+    for cell in cells:
+        cell.style = ""
+    to = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
+    to.print(sheet, *notes(results, "Star"), sep="\n", markup=False, highlight=False, emoji=False)
+    return "\n".join(line.rstrip() for line in to.file.getvalue().strip("\n").splitlines())  # type: ignore[attr-defined]
+
+
+def as_html(results: Results) -> str:
+    """The same for a notebook: a table without colours of its own, and no scripts."""
+    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes(results))
+    return f"<b>{html.escape(results.name)}</b>{scored(results).html('style=font-weight:bold')}{below}"
 
 
 def scored(results: Results, *, costs: bool = True) -> Sheet:
@@ -92,21 +120,21 @@ def shown_scores(results: Results) -> list[str]:
     return scores
 
 
-def notes(results: Results) -> list[str]:
-    """What the numbers of the table are."""
+def notes(results: Results, mark: str = "Bold") -> list[str]:
+    """What the numbers of the table are; `mark` is what marks the highest."""
     scores = shown_scores(results)
     found = [] if results.finished else ["Not finished: these are the numbers so far."]
     found.append(caption(results))
     if scores:
         found.append("; ".join(f"{SCORES[name][0]}: {described(name, results)}" for name in scores) + ".")
     if any(len(results.labels(setting.name)) > 1 for setting in results.compared):
-        found.append(meaning(results))
+        found.append(meaning(results, mark))
     if any(last_round(results, s, label) for s in results.compared for label in results.labels(s.name)):
         found.append("In brackets: the round of `last`, where it is not the last round.")
     return [*found, *broken.notes(results)]
 
 
-def meaning(results: Results) -> str:
+def meaning(results: Results, mark: str = "Bold") -> str:
     """What it means that a number is bold."""
     found = {
         metric.best
@@ -115,8 +143,8 @@ def meaning(results: Results) -> str:
     }
     best = found.pop() if len(found) == 1 else "best"
     if len(set(results.summary.column("seed"))) < 2:
-        return f"Bold: the {best}; one seed tells nothing of chance."
-    return f"Bold: not told apart from the {best}, by Student's 95% interval of differences seed by seed."
+        return f"{mark}: the {best}; one seed tells nothing of chance."
+    return f"{mark}: not told apart from the {best}, by Student's 95% interval of differences seed by seed."
 
 
 def caption(results: Results) -> str:

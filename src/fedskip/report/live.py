@@ -1,9 +1,10 @@
-"""Progress while a study works: a line per run on a terminal, a line per checkpoint anywhere else."""
+"""Progress while a study works: a line per run where it can be drawn again, else a line per checkpoint."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -13,13 +14,39 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedskip.input.errors import require
 from fedskip.records.table import Row
-from fedskip.report import units
+from fedskip.report import cell, units
 from fedskip.report.broken import HELPS, where
 from fedskip.report.progress import Course, Progress, Shown, Status
 
 MANY = 30  # with more runs than this in a setting, or than fit the screen, the seeds of a method share a line
 REFRESH = 1  # per second: drawing 24 runs takes 20 ms from training, which may have one core
+WIDTH = 120  # where there is no terminal to fit
+
+Shows = Progress | bool | None  # who draws; or whether it is drawn, None: where somebody looks
+
+
+def console() -> Console:
+    """Where a study shows itself: the standard output, whatever that is."""
+    to = Console(highlight=False, markup=False, emoji=False)
+    return to if to.file.isatty() else Console(highlight=False, markup=False, emoji=False, width=WIDTH)
+
+
+@contextlib.contextmanager
+def showing(progress: Shows, title: Callable[[], str], settings: int = 1) -> Iterator[Progress]:
+    """Who hears a study: `progress`, or what draws it on a terminal, in a notebook, or as plain lines."""
+    rule = "must be True, False, None or a fedskip.Progress"
+    require("progress", isinstance(progress, Progress | bool | None), rule, progress)
+    to = console()
+    if isinstance(progress, Progress):
+        yield progress
+    elif progress or (progress is None and (to.is_jupyter or to.file.isatty())):
+        drawn = (cell.console(), title, settings, cell.Cell) if to.is_jupyter else (to, title, settings)
+        with Live(*drawn) as live_:
+            yield live_
+    else:
+        yield Progress()
 
 
 class Live(Progress):
@@ -29,13 +56,20 @@ class Live(Progress):
         console: where to draw; one that is no terminal gets plain lines.
         title: gives what to say once work begins.
         settings: how many the study has.
+        screen: makes what draws, with the arguments of rich's.
     """
 
-    def __init__(self, console: Console, title: Callable[[], str], settings: int = 1) -> None:
+    def __init__(
+        self,
+        console: Console,
+        title: Callable[[], str],
+        settings: int = 1,
+        screen: Callable[..., Any] = live.Live,
+    ) -> None:
         self.console, self.title, self.settings = console, title, settings
         self._begun = 0
         self._now: Watch | None = None
-        self._screen = live.Live(
+        self._screen = screen(
             get_renderable=self._draw, console=console, refresh_per_second=REFRESH, transient=True
         )
 

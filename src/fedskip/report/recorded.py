@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import Self
 
 import yaml
 
-from fedskip.input.errors import InputError, said, unknown
+from fedskip.input.errors import InputError, resuming, said, unknown
 from fedskip.methods.grammar import parse
 from fedskip.records.checkpoint import found, read_notes
 from fedskip.records.history import HISTORY, SUMMARY, summarise
@@ -98,8 +99,9 @@ class Recorded:
     parts: tuple[Self, ...] = field(default=(), repr=False)  # the studies that it was put together from
 
     @classmethod
-    def read(cls, out: Path) -> Self:
+    def read(cls, out: str | os.PathLike[str]) -> Self:
         """What a folder holds, whatever made it and however far it came; reading changes nothing in it."""
+        out = Path(out)
         if not Folder(out).file.exists():
             raise InputError("out", "holds no study: there is no study.yaml", str(out))
         try:
@@ -130,11 +132,11 @@ class Recorded:
         else:
             summary = so_far(rows, settings, out / "checkpoints")
         if not summary and finished:
-            fix = f"delete it, and `fedskip resume {out}` writes it again"
+            fix = f"delete it, and {resuming(out)} writes it again"
             raise InputError(str(written), "holds no runs", fix=fix)
         _refuse_unlike(rows, summary, settings, history)
         if not summary:
-            fix = "wait for its first evaluation, or go on with `fedskip resume`"
+            fix = f"wait for its first evaluation, or go on with {resuming(out)}"
             raise InputError("out", "holds a study without results yet", str(out), fix)
         return cls(out, rows, summary, study.get("name", ""), tuple(settings), finished)
 

@@ -11,6 +11,7 @@ from fedskip.input.errors import InputError, require, unknown
 from fedskip.records.history import summarise
 from fedskip.records.table import Row, Table
 from fedskip.report.choices import SCORES
+from fedskip.report.closing import as_html, as_text
 from fedskip.report.plot import Plot
 from fedskip.report.recorded import About, Recorded
 from fedskip.report.statistics import LEVEL, Difference, Scores, difference, ranks
@@ -20,7 +21,13 @@ ALL = "(all)"  # how tables call all settings together; no setting can have this
 
 @dataclass(frozen=True)
 class Results(Recorded):
-    """The results of a study."""
+    """The results of a study; shown as its closing table."""
+
+    def __repr__(self) -> str:
+        return f"{as_text(self)}\n{self.out}"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     @property
     def plot(self) -> Plot:
@@ -240,13 +247,13 @@ def _over_settings(rows: list[Row]) -> list[Row]:
     return found
 
 
-def _whole(scores: Scores) -> list[float]:
-    """The scores of all seeds; none if a run has none."""
-    known = [score for score in scores.values() if score is not None]
-    return known if len(known) == len(scores) else []
-
-
 def _spread(values: Iterable[Any]) -> tuple[float | None, float | None]:
     """The mean of what is known, and its standard deviation where there are several."""
     known = [float(value) for value in values if value is not None]
     return fmean(known) if known else None, stdev(known) if len(known) > 1 else None
+
+
+def _whole(scores: Scores) -> list[float]:
+    """The scores of all seeds; none if a run has none."""
+    known = [score for score in scores.values() if score is not None]
+    return known if len(known) == len(scores) else []

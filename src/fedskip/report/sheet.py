@@ -88,11 +88,11 @@ class Sheet:
             ]
         )  # fmt: skip
 
-    def html(self) -> str:
-        """For a page: a table whose numbers are never cut; what is best has the class `best`."""
+    def html(self, mark: str = "class=best") -> str:
+        """For a page: a table whose numbers are never cut; what is best has an attribute."""
 
         def cell(tag: str, text: str, best: bool = False) -> str:
-            return f"<{tag}{' class=best' if best else ''}>{html.escape(text)}</{tag}>"
+            return f"<{tag}{f' {mark}' if best else ''}>{html.escape(text)}</{tag}>"
 
         head = "".join(cell("th", header) for header in self.headers)
         body = [

@@ -1,10 +1,15 @@
 """What to know before one relies on the numbers: what is odd about a setting, and scores like guesses."""
 
+from __future__ import annotations
+
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from fedskip.report import units
 from fedskip.report.recorded import About
-from fedskip.report.results import Results
+
+if TYPE_CHECKING:
+    from fedskip.report.results import Results
 
 NEAR = 1e-9  # scores that differ by less are equal
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, option
 from fedskip.report.canvas import drawn
 from fedskip.report.page import CURVES, Figure, Pictures, content, figures, page, policy
 from fedskip.report.results import Results
@@ -142,10 +142,10 @@ def serve(out: Path, port: int, ready: Callable[[ThreadingHTTPServer], None] = l
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
-        fix = "choose another --port, or 0 for one that is free"
-        raise InputError("--port", f"cannot be used ({error.strerror})", port, fix) from None
+        fix = "choose another, or 0 for one that is free"
+        raise InputError(option("port"), f"cannot be used ({error.strerror})", port, fix) from None
     except OverflowError:
-        raise InputError("--port", "must be from 0 to 65535", port) from None
+        raise InputError(option("port"), "must be from 0 to 65535", port) from None
     server.daemon_threads = True
     with server:
         ready(server)

@@ -28,6 +28,7 @@ from fedskip.input.fit import MOST, fit
 from fedskip.input.nest import TAGS, expand, overlay
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import in_a_file, parse_many, text, told_apart
+from fedskip.spec.counted import counted
 
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 
@@ -84,6 +85,9 @@ class Setting:
         _check_cohort(self.cohort, self.clients)
         self._check_target()
 
+    def __repr__(self) -> str:
+        return f"Setting({self.name!r}: {counted([vars(self)])})"
+
     def _check_target(self) -> None:
         target = self.target
         if isinstance(target, str):
@@ -139,6 +143,9 @@ class Draft:
         _check_cohort(written.get("cohort"), written.get("clients"))
         object.__setattr__(self, "keys", written)
 
+    def __repr__(self) -> str:
+        return f"Draft({self.name!r}: {counted([self.keys])})"
+
     @property
     def name(self) -> str:
         return str(self.keys["name"])
@@ -150,7 +157,7 @@ class Draft:
             found = found.get("name") if isinstance(found, Mapping) else found
             for value in found if isinstance(found, tuple) else (found,):
                 if isinstance(value, str) and value.startswith(PYTHON):
-                    fix = "run or resume the study from Python, where the object is"
+                    fix = "make the same Study in Python, with the object and this folder; call its resume()"
                     raise InputError(field, "was a Python object, which a file cannot hold", value, fix)
 
     def resolved(self, defaults: Mapping[str, Any]) -> Setting:

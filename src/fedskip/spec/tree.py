@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from fedskip.input.errors import InputError, unknown
+from fedskip.input.errors import InputError, option, unknown
 from fedskip.input.nest import TAGS, expand, graft, overlay
 from fedskip.input.plain import PLAIN, Loader, compose, construct, read_text
 from fedskip.spec.paths import moved, read_in
@@ -61,7 +61,7 @@ class Tree:
         """What stands beside `settings`, and each of its entries as a tree of its own."""
         written = self.values.get("settings")
         if not isinstance(written, list | None):
-            fix = "--set reaches only what all settings share"
+            fix = "set what all of them share, or write each of them out in a file"
             raise InputError("settings", "must be a list", written, fix, self.where("settings"))
         places: list[dict[str, str]] = [{"": self.places.get("settings", "")} for _ in written or ()]
         shared: dict[str, str] = {}
@@ -167,9 +167,9 @@ def assigned(assignments: Iterable[str]) -> Tree:
     places: dict[str, str] = {}
     for assignment in assignments:
         key, equals, written = assignment.partition("=")
-        key, place = key.strip(), f"--set {assignment}"
+        key, place = key.strip(), f"{option('set')} {assignment}"
         if not equals or not key:
-            raise InputError("--set", "must be key=value", assignment, "write --set local.lr=0.1")
+            raise InputError(option("set"), "must be key=value", assignment, "such as local.lr=0.1")
         places[key] = place
         with placed(place):
             loader, node = compose(written, key, place)

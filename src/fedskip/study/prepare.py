@@ -20,7 +20,7 @@ from fedskip.engine.handed import Handing
 from fedskip.engine.local import Route, route
 from fedskip.engine.task import Task
 from fedskip.federation import Clients, Run, Server
-from fedskip.input.errors import require
+from fedskip.input.errors import InputError, require
 from fedskip.methods.base import Method
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.making import make
@@ -130,9 +130,7 @@ class Prepared:
         routes, guard = functools.partial(self.routes, seed), setting.guard == "nonfinite"
         return Run(
             server,
-            Clients(
-                method, layout, clients.sizes, routes, x, guard=guard, handing=self._handing(seed)
-            ),
+            Clients(method, layout, clients.sizes, routes, x, guard=guard, handing=self._handing(seed)),
             name=setting.run_name(method, seed),
             look_every=setting.eval_every,
             last=setting.rounds,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from fedskip.data.mix import worst_decile
 from fedskip.engine import Stacked
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, flag
 from fedskip.models.metrics import Metric
-from fedskip.models.weights import write_weights
+from fedskip.models.weights import INPUT, write_weights
 from fedskip.records.checkpoint import found, load_checkpoint, save_checkpoint
 from fedskip.records.history import HistoryFile, summarise
 from fedskip.records.provenance import Facts
@@ -107,7 +107,7 @@ class Session:
                 raise InputError("checkpoint", rule, str(file), "bring back the one that was there")
             missing = [standing.name for standing in self.standings if standing.name not in notes["runs"]]
             if missing and not anyway:
-                fix = "bring back the study that it is of, or start the run anew with --anyway"
+                fix = f"bring back the study that it is of, or start the run anew with {flag('anyway')}"
                 raise InputError("checkpoint", f"holds no run {missing[0]}", str(file), fix)
             self.new = missing
             known = [standing for standing in self.standings if standing.name not in missing]
@@ -157,13 +157,15 @@ class Session:
     def write_models(self, folder: Path) -> None:
         """Write the last, the best and, where there is one, the final model of every run."""
         model = self.setting.model if isinstance(self.setting.model, dict) else None
+        sample = self.prepared.task.sample()
+        taken = {"shape": [*sample.shape[1:]], "dtype": str(sample.dtype).removeprefix("torch.")}
         for standing in self.standings:
             kinds = {"last": standing.last_model, "best": standing.best_model, "final": standing.final_model}
             for kind, vectors in kinds.items():
                 if vectors is None:  # a study that was made longer may have left one
                     (folder / f"{standing.name}.{kind}.safetensors").unlink(missing_ok=True)
                     continue
-                about = {"kind": kind, "model": model, "classes": self.prepared.dataset.classes}
+                about = {"kind": kind, "model": model, "classes": self.prepared.dataset.classes, INPUT: taken}
                 named = {standing.name: vectors}
                 if vectors.dim() > 1:  # never merged: every slot has a model of its own
                     named = {f"{standing.name}.slot{k}": vector for k, vector in enumerate(vectors)}

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fedskip.report.live import console
+from fedskip.study.interrupted import Interrupted
+
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 SAME = 1.0  # seconds: `timeout`, for one, sends its signal to a process and then to its group
-
-
-class Interrupted(Exception):
-    """The study was asked to stop, and did so at a checkpoint. It holds the signal's number."""
 
 
 class Wishes:
@@ -50,7 +49,7 @@ class Stop:
     def at_checkpoint(self) -> None:
         """The study is at a checkpoint: it stops here, if it was asked to."""
         if self.number is not None:
-            raise Interrupted(self.number)
+            raise Interrupted(number=self.number)
 
 
 @contextlib.contextmanager
@@ -66,7 +65,8 @@ def stop_at_checkpoint() -> Iterator[Stop]:
             signal.raise_signal(number)
             return
         stop.number = number
-        again = "press Ctrl-C" if number == signal.SIGINT else "send it"
+        press = "interrupt" if console().is_jupyter else "press Ctrl-C"
+        again = press if number == signal.SIGINT else "send it"
         with contextlib.suppress(OSError, RuntimeError):  # the terminal is gone, or in the middle of a line
             print(f"\nStopping at the next checkpoint; {again} again to stop at once.", flush=True)
 

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,20 @@ import torch
 from fedskip.data.pools import Pools
 from fedskip.engine.local import Decay
 from fedskip.files import locked, write_text
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, option
 from fedskip.records.checkpoint import found
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
 from fedskip.records.table import Row, Table
+from fedskip.report.live import Shows, showing
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress
 from fedskip.report.results import Results
 from fedskip.report.trackers.audience import Audience, Trackers
 from fedskip.report.trackers.base import Start
 from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
+from fedskip.study.described import as_html, in_a_line
+from fedskip.study.interrupted import explained
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
@@ -53,6 +57,12 @@ class Study:
         self._claims = out is None
         self.out = next_folder(self.spec.name) if out is None else Path(out)
 
+    def __repr__(self) -> str:
+        return in_a_line(self.spec, None if self._claims else self.out)
+
+    def _repr_html_(self) -> str:
+        return as_html(self.spec, None if self._claims else self.out)
+
     @classmethod
     def load(cls, out: str | os.PathLike[str]) -> Study:
         """The study whose folder this is."""
@@ -66,14 +76,18 @@ class Study:
     def folder(self) -> Folder:
         return Folder(self.out)
 
-    def run(self, progress: Progress | None = None, *, trackers: Trackers = ()) -> Results:
+    def run(self, progress: Shows = None, *, trackers: Trackers = ()) -> Results:
         """Run the study from its start, in a folder that holds no other.
 
         Args:
-            progress: draws it.
+            progress: whether to show it; None: on a terminal and in a notebook. A `Progress` of one's own
+                hears what there is to show.
             trackers: hear its numbers, and send them elsewhere; names will do, such as "tensorboard".
         """
-        audience = Audience(trackers)
+        with self._attended(progress) as shown:
+            return self._run(shown, Audience(trackers))
+
+    def _run(self, progress: Progress, audience: Audience) -> Results:
         prepared = self._prepare()
         settings = [one.setting for one in prepared]
         while self._claims:  # by default it is the next free one, when it begins
@@ -86,11 +100,11 @@ class Study:
             self.folder.refuse_taken(plain(self.spec, settings))
             self.folder.clear()
             self.folder.write(dump(self.spec, settings), {})
-            return self._play(prepared, progress or Progress(), audience)
+            return self._play(prepared, progress, audience)
 
     def resume(
         self,
-        progress: Progress | None = None,
+        progress: Shows = None,
         *,
         rounds: int | None = None,
         anyway: bool = False,
@@ -103,7 +117,10 @@ class Study:
             anyway: go on although the machine or a library has changed; bits may differ.
             progress, trackers: as for `run`.
         """
-        audience = Audience(trackers)
+        with self._attended(progress) as shown:
+            return self._resume(shown, Audience(trackers), rounds, anyway)
+
+    def _resume(self, progress: Progress, audience: Audience, rounds: int | None, anyway: bool) -> Results:
         if not self.folder.file.exists():
             raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
         with locked(self.out):
@@ -118,9 +135,16 @@ class Study:
                 cosine = Decay.parse(one.setting.local.decay).kind == "cosine"
                 if cosine and one.setting.rounds != known.get("rounds"):
                     rule = "cannot change under a cosine decay, which depends on it"
-                    raise InputError("--rounds", rule, rounds)
+                    raise InputError(option("rounds"), rule, rounds)
             self.folder.clear()
-            return self._play(prepared, progress or Progress(), audience, anyway)
+            return self._play(prepared, progress, audience, anyway)
+
+    @contextlib.contextmanager
+    def _attended(self, progress: Shows) -> Iterator[Progress]:
+        """Inside, the study is shown, and who stops it is told how to go on."""
+        title, settings = lambda: f"{self.spec.name} in {self.out}", len(self.spec.settings)
+        with explained(lambda: (self.out, self.spec)), showing(progress, title, settings) as shown:
+            yield shown
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and the summary is written."""
@@ -157,7 +181,7 @@ class Study:
             had = known.get("rounds")
             wanted = had if rounds is None or draft.keys.get("reference") else rounds
             if wanted is not None and had is not None and wanted < had:
-                raise InputError("--rounds", f"must be >= {had}, what the study has", rounds)
+                raise InputError(option("rounds"), f"must be >= {had}, what the study has", rounds)
             drafts.append(Draft({**draft.keys, "rounds": wanted}))
         self.spec = dataclasses.replace(self.spec, settings=tuple(drafts))
 

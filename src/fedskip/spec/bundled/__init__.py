@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedskip.input.errors import InputError, unknown
+from fedskip.input.errors import InputError, resuming, unknown
 from fedskip.spec.tree import Tree, load_yaml
 
 QUICKSTART = "quickstart"
@@ -35,7 +35,7 @@ def find(study: str) -> Path:
         return path(study)
     fix = f"give a YAML file or one of: {', '.join(names())}"
     if file.is_dir():
-        fix = f"go on with it by `fedskip resume {study}`" if (file / "study.yaml").exists() else fix
+        fix = f"go on with it by {resuming(study)}" if (file / "study.yaml").exists() else fix
         raise InputError("study", "is a folder", study, fix)
     raise InputError("study", "is not a file", study, fix)
 

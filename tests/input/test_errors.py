@@ -1,0 +1,70 @@
+"""The one error that users see, in the words of its reader."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import fedskip
+from fedskip.input.errors import InputError, flag, option, resuming, resuming_it, told
+
+SOURCE = Path(fedskip.__file__).parent
+
+
+def test_a_reader_sees_his_own_words() -> None:
+    fix = f"add {flag('force')}, or go on with {resuming('runs/a-1')}"
+    error = InputError(option("rounds"), "must be >= 3", 2, fix, f"{option('set')} rounds=2")
+    assert str(error) == (
+        "rounds must be >= 3, got 2 (set rounds=2). "
+        "Add force=True, or go on with `fedskip.resume('runs/a-1')`"
+    )
+    assert error.message(flags=True) == (
+        "--rounds must be >= 3, got 2 (--set rounds=2). Add --force, or go on with `fedskip resume runs/a-1`"
+    )
+
+
+def test_who_holds_a_study_goes_on_with_it() -> None:
+    words = resuming_it("runs/a-1", anyway=True)
+    assert told(words) == "`study.resume(anyway=True)`"
+    assert told(words, flags=True) == "`fedskip resume runs/a-1 --anyway`"
+
+
+def test_the_words_of_both_survive_a_place_and_a_process() -> None:
+    error = InputError("out", "is taken", fix=f"add {flag('force')}").at("line 3")
+    for other in (error, pickle.loads(pickle.dumps(error))):
+        assert other.message(flags=True) == "out is taken (line 3). Add --force."
+        assert str(other) == "out is taken (line 3). Add force=True."
+
+
+def test_a_text_is_not_cut_between_the_words_of_both() -> None:
+    error = InputError("out", "x" * 234 + f" {flag('anyway')}")
+    assert "--anyway" not in str(error)
+    assert str(error).isprintable()
+    assert error.message(flags=True).isprintable()
+
+
+def test_texts_of_users_stay_as_they_are() -> None:
+    assert told("{force} --force \\1") == "{force} --force \\1"
+    assert "\\x00" in str(InputError("name", "holds \0"))
+
+
+def texts(file: Path) -> Iterator[str]:
+    """The texts in a module that are not documentation."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    loose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in loose:
+            yield node.value
+
+
+def test_no_message_names_a_flag_to_who_has_none() -> None:
+    """Outside of the command line, options come from `option` and `flag`, and going on from `resuming`."""
+    named = re.compile(r"(?<![\w-])--[a-z]|fedskip resume")
+    files = [f for f in SOURCE.rglob("*.py") if "cli" not in f.parts and f != SOURCE / "input" / "errors.py"]
+    assert len(files) > 100
+    found = [(file.relative_to(SOURCE), text) for file in files for text in texts(file) if named.search(text)]
+    assert not found
+    assert any(named.search(text) for text in texts(SOURCE / "cli" / "commands.py"))
