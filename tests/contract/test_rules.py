@@ -304,6 +304,28 @@ class Crashes(Method):
 
 
 @frozen
+class TooFewArguments(Method):
+    title = "TooFewArguments"
+
+    def begin(self, x: Tensor) -> Terms:  # type: ignore[override]
+        return Terms()
+
+
+@frozen
+class ListOfMemories(Method):
+    title = "ListOfMemories"
+    remembers = ["h"]  # type: ignore[assignment]  # noqa: RUF012
+
+
+@frozen
+class BySample(Method):
+    title = "BySample"
+
+    def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
+        return Terms(objective=lambda module, inputs, targets, loss: loss(module(inputs), targets))
+
+
+@frozen
 class BendsLater(Method):
     """The stacked engine is planned from the terms of the first round."""
 
@@ -345,6 +367,11 @@ SYNC = "Slots run ahead (sync 'period') only where clients remember nothing"
 GOES_ON = "A run that is saved within a period and restored goes on as if nothing had happened"
 RUNS = "A method runs with a period of 2, also when a slot has no visit"
 
+NAMES_HELD = "`memory` holds what `remembers` declares"
+TAKES = "Functions take the arguments that those of `Method` take"
+MEMORY = "`remembers` is a dict of names, each with TRAINABLE or MODEL"
+OBJECTIVE = "An objective is a function that gives one number"
+
 BROKEN: list[tuple[Any, str, str]] = [
     (Undecorated, FROZEN, "@dataclass(frozen=True, kw_only=True) is missing"),
     (Positional, FROZEN, "@dataclass(frozen=True, kw_only=True) is missing"),
@@ -375,7 +402,10 @@ BROKEN: list[tuple[Any, str, str]] = [
     (NeedsAllSlots, RUNS, "RuntimeError"),
     (RunsAhead, SYNC, "sync is 'period': leave it to the base class"),
     (LooksAtFirst, SYNC, "begin looks at visit.first"),
-    (Crashes, RUNS, "KeyError: 'd'"),
+    (Crashes, NAMES_HELD, "absorb looked for 'd'; server holds nothing; upload holds nothing"),
+    (TooFewArguments, TAKES, "begin takes (self, x: 'Tensor') -> 'Terms', not (self, x, memory"),
+    (ListOfMemories, MEMORY, "it is a list: write remembers = {'h': TRAINABLE}"),
+    (BySample, OBJECTIVE, "it gave a tensor (2,) of torch.float64 for two samples: take the mean"),
     (CountsInTheClass, GOES_ON, "it went on differently"),
 ]
 

@@ -6,17 +6,32 @@ breaks it. The rules judge the class, the calls that were recorded in a tiny fed
 
 import copy
 import dataclasses
+import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fedskip.contract.trial import FUNCTIONS, ROUNDS, SLOTS, Trial, equal, facts, row, train, visit_of
+from fedskip.contract.trial import (
+    FUNCTIONS,
+    ROUNDS,
+    SLOTS,
+    Trial,
+    equal,
+    facts,
+    flat,
+    row,
+    told,
+    train,
+    visit_of,
+)  # fmt: skip
 from fedskip.engine import Loop, Plan, Stacked
 from fedskip.input.errors import InputError
-from fedskip.methods.base import TRAINABLE, Method
+from fedskip.methods.base import MODEL, TRAINABLE, Merged, Method
 from fedskip.methods.grammar import parse, text
+from fedskip.methods.terms import Terms
 
 Broken = Iterator[str]  # each ends the sentence "Here: ..."
 
@@ -42,7 +57,7 @@ def check_conduct(method: Method) -> None:
 
     A method may be made for a model that is not the trial's, or in a place from which none is read back.
     """
-    _hold([is_frozen], type(method), type(method))
+    _hold([is_frozen, declares_memory, takes_arguments], type(method), type(method))
     trial = Trial(method)
     _hold([has_names, *CALLS, *(RUNS if trial.error is None else ())], type(method), trial)
 
@@ -72,6 +87,26 @@ def has_defaults(cls: type[Method]) -> Broken:
     for field in dataclasses.fields(cls):
         if field.default is dataclasses.MISSING:
             yield f"{field.name} has none (a factory is no default: use a tuple for a list)"
+
+
+def declares_memory(cls: type[Method]) -> Broken:
+    """`remembers` is a dict of names, each with TRAINABLE or MODEL."""
+    if not isinstance(cls.remembers, Mapping):
+        yield f"it is {told(cls.remembers)}: write remembers = {{'h': TRAINABLE}}"
+        return
+    for name, kind in cls.remembers.items():
+        if not isinstance(name, str) or kind not in (TRAINABLE, MODEL):
+            yield f"it has {name!r}: {told(kind)}"
+
+
+def takes_arguments(cls: type[Method]) -> Broken:
+    """Functions take the arguments that those of `Method` take."""
+    for name, arguments in FUNCTIONS.items():
+        function = inspect.signature(getattr(cls, name))
+        try:
+            function.bind(cls, *arguments)
+        except TypeError:
+            yield f"{name} takes {function}, not (self, {', '.join(arguments)})"
 
 
 def has_names(trial: Trial) -> Broken:
@@ -113,21 +148,54 @@ def bends_rows(trial: Trial) -> Broken:
     layout = trial.task.layout
     width = {"mu": 1, "contrast.weight": 1, "contrast.previous": layout.size}
     for call in trial.of("begin"):
-        yield from call.misshapen(call.result, lambda name: width.get(name, layout.trainable))
+        if not isinstance(call.result, Terms):
+            yield f"begin gave {told(call.result)}, which is no Terms: write return Terms(...)"
+            return
+        given = {name: term for name, term in flat(call.result).items() if term is not None}
+        others = {name: given.pop(name, None) for name in ("objective", "contrast.temperature")}
+        yield from call.misshapen(given, lambda name: width.get(name, layout.trainable))
+        if isinstance(others["contrast.temperature"], Tensor):
+            yield "begin gave contrast.temperature as a tensor: it is a number, the same for all visits"
         if (call.result.mu is None) != (call.result.anchor is None):
             yield "begin gave one of mu and anchor without the other"
     if len(trial.kinds()) > 1:
         yield "begin gave other terms later than at first: give zeros where there is nothing to add"
 
 
+def gives_an_objective(trial: Trial) -> Broken:
+    """An objective is a function that gives one number, which can be differentiated by the module's
+    parameters."""
+    for call in trial.of("begin"):
+        own, task = call.result.objective, trial.task
+        if own is None:
+            continue
+        if not callable(own):
+            yield f"begin gave {told(own)}"
+            return
+        inputs, targets = task.samples.take(torch.arange(2))
+        try:
+            found = own(copy.deepcopy(task.module), inputs, targets, task.loss)
+        except Exception:  # whatever a user's function does with a module that is not its own
+            return
+        if not isinstance(found, Tensor) or found.dim() or not found.requires_grad:
+            way = ": take the mean" if isinstance(found, Tensor) and found.dim() else ""
+            yield f"it gave {told(found)} for two samples{way}"
+
+
 def returns_rows(trial: Trial) -> Broken:
     """`end` returns as memory the rows that `remembers` declares as trainable, (K, D), and no others, and
     as uploads rows, one per visit; all of x's dtype."""
+    models = {name for name, kind in trial.method.remembers.items() if kind == MODEL}
     declared = {name for name, kind in trial.method.remembers.items() if kind == TRAINABLE}
     for call in trial.of("end"):
+        pair = isinstance(call.result, tuple) and len(call.result) == 2
+        if not pair or not all(isinstance(part, dict) for part in call.result):
+            yield f"end gave {told(call.result)}, not two dicts: write return {{...}}, {{...}}"
+            return
         memory, upload = call.result
-        for name in sorted(declared ^ set(memory)):
-            yield f"{name!r} was " + ("returned but not declared" if name in memory else "not returned")
+        for name in sorted(declared ^ set(memory), key=str):
+            how = "returned but not declared" if name in memory else "not returned"
+            yield f"{name!r} was " + ("returned: a MODEL is kept by itself" if name in models else how)
         yield from call.misshapen(memory, lambda _: trial.task.layout.trainable)
         yield from call.misshapen(upload)
 
@@ -145,19 +213,25 @@ def treats_rows_alone(trial: Trial) -> Broken:
 def keeps_tensors(trial: Trial) -> Broken:
     """The server's state is a dict of tensors, so that it can be saved and sent."""
     for call in trial.of("start", "sends", "absorb", "merge"):
-        state = call.result.server if call.name == "merge" else call.result
-        if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
-            yield f"{call.name} gave {state!r}"
+        state = getattr(call.result, "server", {}) if call.name == "merge" else call.result
+        named = isinstance(state, dict) and all(isinstance(name, str) for name in state)
+        if not named or not all(isinstance(t, Tensor) for t in state.values()):
+            yield f"{call.name} gave {told(state)}"
 
 
 def merges_vectors(trial: Trial) -> Broken:
     """A merge gives two finite vectors of x's dtype, (D,), however many slots take part."""
     for call in trial.of("merge"):
         _, x, w, *_ = call.given
+        if not isinstance(call.result, Merged):
+            yield f"merge gave {told(call.result)}: write return Merged(broadcast, evaluated, server)"
+            return
         for name in ("broadcast", "evaluated"):
-            vector = getattr(call.result, name)
-            if vector.shape != x.shape or vector.dtype != x.dtype or not vector.isfinite().all():
-                yield f"with {len(w)} slots {name} was {vector!r}"
+            vector, meant = getattr(call.result, name), f"{tuple(x.shape)} of {x.dtype}"
+            if not isinstance(vector, Tensor) or vector.shape != x.shape or vector.dtype != x.dtype:
+                yield f"with {len(w)} slots {name} was {told(vector)}, not {meant}"
+            elif not vector.isfinite().all():
+                yield f"with {len(w)} slots {name} was not finite"
 
 
 def waits_for_results(trial: Trial) -> Broken:
@@ -173,10 +247,21 @@ def waits_for_results(trial: Trial) -> Broken:
             yield "begin looks at visit.first: remember something, or say sync = 'round'"
 
 
+def finds_names(trial: Trial) -> Broken:
+    """`memory` holds what `remembers` declares, `server` at a client what `sends` gives, `upload` what `end`
+    gives, and the server's state what `start`, `absorb` and `merge` have put there."""
+    if isinstance(trial.error, KeyError) and trial.failed is not None:
+        name, given = trial.failed
+        held = {key: sorted(map(str, found)) for key, found in given.items() if isinstance(found, dict)}
+        words = [f"{key} holds {', '.join(found) or 'nothing'}" for key, found in held.items()]
+        yield f"{name} looked for {trial.error}; {'; '.join(words)}"
+
+
 def runs(trial: Trial) -> Broken:
     """A method runs with a period of 2, also when a slot has no visit."""
     if trial.error:
-        yield f"{type(trial.error).__name__}: {trial.error}"
+        where = f"{trial.failed[0]} raised " if trial.failed else ""
+        yield f"{where}{type(trial.error).__name__}: {trial.error}"
 
 
 def goes_on(trial: Trial) -> Broken:
@@ -200,10 +285,11 @@ def agrees(trial: Trial) -> Broken:
         yield "loop and stacked differ by more than rounding"
 
 
-FORM: list[Callable[[Any], Broken]] = [is_frozen, has_defaults]
+FORM: list[Callable[[Any], Broken]] = [is_frozen, has_defaults, declares_memory, takes_arguments]
+# what functions give comes first: a call that gives something else makes later ones fail
 CALLS: list[Callable[[Any], Broken]] = [
-    leaves_arguments, repeats_itself, bends_rows, returns_rows, treats_rows_alone, keeps_tensors,
-    merges_vectors, waits_for_results,
+    finds_names, bends_rows, gives_an_objective, returns_rows, keeps_tensors, merges_vectors,
+    leaves_arguments, repeats_itself, treats_rows_alone, waits_for_results,
 ]  # fmt: skip
 RUNS: list[Callable[[Any], Broken]] = [runs, goes_on, agrees]
 CONDUCT = [has_names, reads_back, *CALLS, *RUNS]

@@ -17,6 +17,7 @@ from fedskip.data.base import Arrays
 from fedskip.engine import Engine, Local, Loop, Task
 from fedskip.engine.local import Route, route
 from fedskip.federation import Clients, Run, Server
+from fedskip.input.errors import short
 from fedskip.methods.base import Method, Visit
 from fedskip.models.measures import accuracy, cross_entropy
 from fedskip.models.vector import Layout
@@ -42,14 +43,18 @@ class Call:
     again: Any  # what an equal instance makes of the same arguments
 
     def misshapen(self, nest: Any, width: Callable[[str], int] | None = None) -> Iterator[str]:
-        """Tensors in a client's result that are not one row per visit, of that width and of x's dtype."""
+        """What in a client's result is not one row per visit, of that width and of x's dtype and device."""
         x = self.given[0]
         for name, rows in flat(nest).items():
-            if isinstance(rows, Tensor):
-                shape = (len(x), width(name)) if width else (len(x), *rows.shape[1:])
-                if rows.shape != shape or rows.dtype != x.dtype:
-                    found = f"{tuple(rows.shape)} of {rows.dtype}"
-                    yield f"{self.name} gave {name} as {found}, not {shape} of {x.dtype}"
+            if not isinstance(rows, Tensor):
+                yield f"{self.name} gave {name} as {told(rows)}, which is no tensor{_row_of(rows)}"
+                continue
+            shape = (len(x), width(name)) if width else (len(x), *rows.shape[1:])
+            if rows.shape != shape or rows.dtype != x.dtype:
+                found = f"{tuple(rows.shape)} of {rows.dtype}"
+                yield f"{self.name} gave {name} as {found}, not {shape} of {x.dtype}"
+            elif rows.device != x.device:
+                yield f"{self.name} gave {name} on {rows.device}, not on {x.device}, where x is"
 
 
 class Recorder:
@@ -58,13 +63,18 @@ class Recorder:
     def __init__(self, method: Method) -> None:
         self.method = method
         self.calls: list[Call] = []
+        self.failed: tuple[str, dict[str, Any]] | None = None  # the function that raised, and its arguments
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._call, name) if name in FUNCTIONS else getattr(self.method, name)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         given, once_more = copy.deepcopy(arguments), copy.deepcopy(arguments)
-        result = getattr(self.method, name)(*arguments)
+        try:
+            result = getattr(self.method, name)(*arguments)
+        except Exception:
+            self.failed = name, dict(zip(FUNCTIONS[name], given, strict=True))
+            raise
         left, kept = copy.deepcopy(arguments), copy.deepcopy(result)
         again = getattr(dataclasses.replace(self.method), name)(*once_more)
         self.calls.append(Call(name, given, left, kept, again))
@@ -98,7 +108,8 @@ class Trial:
         self.task = Task(module, Layout.of(module), cross_entropy, accuracy, samples, LOCAL)
         self.clients = np.split(np.arange(SIZES.sum()), SIZES.cumsum()[:-1])
         recorder = Recorder(self.skipping)
-        self.calls, self.error = recorder.calls, self._rehearse(cast(Method, recorder))
+        self.error = self._rehearse(cast(Method, recorder))
+        self.calls, self.failed = recorder.calls, recorder.failed
 
     def run(self, method: Method) -> Run:
         layout, x = self.task.layout, self.task.layout.pack(self.task.module)
@@ -147,6 +158,22 @@ def facts(visit: Visit) -> dict[str, Tensor]:
 
 def visit_of(facts: dict[str, Tensor]) -> Visit:
     return Visit(facts["omega"], **{name: column[:, 0] for name, column in facts.items()})
+
+
+def told(value: Any) -> str:
+    """A value in few words."""
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} of {value.dtype}"
+    if isinstance(value, dict):
+        return short("{" + ", ".join(f"{key!r}: {told(inner)}" for key, inner in value.items()) + "}", 100)
+    if isinstance(value, tuple | list | np.ndarray) and len(value):
+        return f"a {type(value).__name__}"
+    return short(repr(value), 60)
+
+
+def _row_of(value: Any) -> str:
+    """How to write what was meant."""
+    return f": write rows({value!r}, like=x)" if isinstance(value, int | float) else ""
 
 
 def flat(nest: Any, name: str = "") -> dict[str, Any]:

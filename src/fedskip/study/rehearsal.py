@@ -194,12 +194,15 @@ def _conduct(prepared: Prepared, method: Method, loop: Loop) -> Job:
     own = not type(method).__module__.startswith("fedskip.")
     try:
         job = _play(prepared.run(method, prepared.setting.seeds[0]), loop)
-    except (InputError, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:  # whatever a user's method may raise
         if own:
             check_conduct(method)  # which knows the rule that it breaks
-        raise InputError(text(method), "cannot play a round", ..., f"it says: {said(error)}") from error
+        if isinstance(error, InputError):
+            raise
+        fix = f"it says: {type(error).__name__}: {said(error)}"
+        raise InputError(text(method), "cannot play a round", ..., fix) from error
     if own:
         check_conduct(method)
     return job
