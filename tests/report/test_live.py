@@ -10,7 +10,7 @@ from rich.console import Console
 from fedskip.report import live
 from fedskip.report.live import Live, Pace
 from fedskip.report.progress import Course, Shown, Status
-from fedskip.report.units import ACCURACY
+from fedskip.report.units import ACCURACY, Metric
 
 
 class Work:
@@ -191,3 +191,15 @@ def test_a_terminal_is_left_clean_when_a_study_fails():
     text = console.file.getvalue()
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
     assert "a: round 0/10" in text
+
+
+def test_where_lower_is_better_and_what_is_undefined(now):
+    console = Console(file=io.StringIO(), width=80)
+    with Live(console, lambda: "demo in runs/demo-1") as progress:
+        work = Work()
+        course = replace(work.course, metric=Metric("rmse", higher=False))
+        rows = [row("FedAvg", 4.25), row("MOON", 1.5), row("MOON", 2.5), row("FedAvg", None)]
+        progress.setting(course, rows)
+        progress.checkpoint(1)
+        assert progress._now.last == {"a.FedAvg.s0": 4.25, "a.MOON.s0": 2.5}
+    assert "best 1.5 (MOON)" in console.file.getvalue()
