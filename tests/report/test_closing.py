@@ -1,11 +1,14 @@
 """The closing table, on numbers that can be checked by hand."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from fedskip.report.closing import caption, closing
+from fedskip.report.closing import caption, closing, scored
+from fedskip.report.sheet import BEST
+from fedskip.report.units import Metric
 from studies import curve, recorded, run
 
 
@@ -133,3 +136,15 @@ def test_a_smaller_version_says_so(tmp_path):
     assert "not the paper's model" in other.plot.curves().texts[0].get_text()
     whole = recorded(tmp_path, [run("FedAvg", 0, 0.5)], rounds=200, of_rounds=200)
     assert "reduced" not in caption(whole), "it was made longer since"
+
+
+def test_where_lower_is_better(tmp_path):
+    results = recorded(tmp_path, [run("FedAvg", 0, 4.0), run("MOON", 0, 3.0)])
+    known = (Metric("rmse", higher=False),)
+    results = replace(results, settings=tuple(replace(one, known=known) for one in results.settings))
+    sheet = scored(results)
+    assert [row[1].style for row in sheet.rows] == ["", BEST]
+    assert "Test RMSE, seed 0" in sheet.note
+    assert "best: the lowest of a run" in sheet.note
+    assert "Bold: the lowest" in sheet.note
+    assert "%" not in sheet.note.replace("10%", "")

@@ -11,7 +11,7 @@ from fedskip.input.errors import InputError
 from fedskip.report import cell, live
 from fedskip.report.live import Live, Pace, showing
 from fedskip.report.progress import Course, Progress, Shown, Status
-from fedskip.report.units import ACCURACY
+from fedskip.report.units import ACCURACY, Metric
 
 
 class Work:
@@ -234,3 +234,15 @@ def test_a_progress_of_ones_own_is_taken_as_it_is():
         assert shown is own
     with pytest.raises(InputError, match="progress must be True, False, None or a"):
         showing("yes", lambda: "demo").__enter__()
+
+
+def test_where_lower_is_better_and_what_is_undefined(now):
+    console = Console(file=io.StringIO(), width=80)
+    with Live(console, lambda: "demo in runs/demo-1") as progress:
+        work = Work()
+        course = replace(work.course, metric=Metric("rmse", higher=False))
+        rows = [row("FedAvg", 4.25), row("MOON", 1.5), row("MOON", 2.5), row("FedAvg", None)]
+        progress.setting(course, rows)
+        progress.checkpoint(1)
+        assert progress._now.last == {"a.FedAvg.s0": 4.25, "a.MOON.s0": 2.5}
+    assert "best 1.5 (MOON)" in console.file.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fedskip.input.errors import InputError
 from fedskip.report.reach import in_words, reachable, reached
 from fedskip.report.results import Results
+from fedskip.report.units import Metric
 from studies import curve, recorded, run
 
 
@@ -71,3 +73,13 @@ def test_without_a_history_nothing_is_said(tmp_path: Path) -> None:
     assert reachable(made(tmp_path))
     lost = recorded(tmp_path, [run("FedAvg", 0, None, diverged=True), run("MOON", 0, 0.6)])
     assert lost.to_target(0.5).column("seeds") == [1, 0], "one that diverged at once never got there"
+
+
+def test_a_target_from_above(tmp_path: Path) -> None:
+    rows = [*curve("FedAvg", 0, {1: 9.0, 2: 7.0, 3: 5.0}), *curve("MOON", 0, {1: 8.0, 2: 4.0, 3: 6.0})]
+    results = recorded(tmp_path, [run("FedAvg", 0, 5.0), run("MOON", 0, 4.0)], rows=rows, target=6.0)
+    known = (Metric("rmse", higher=False),)
+    results = replace(results, settings=tuple(replace(one, known=known) for one in results.settings))
+    assert results.to_target().column("rounds") == [3, 2]
+    assert reached(results).title == "To reach 6"
+    assert results.to_target(1.0).column("reached") == [0, 0]

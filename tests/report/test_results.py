@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedskip.input.errors import InputError
+from fedskip.records.table import Table
 from fedskip.report.results import Results
-from studies import curve, recorded, run
+from fedskip.report.units import Metric
+from studies import curve, numbered, recorded, run, study
 
 SCORES = {"FedAvg": (0.50, 0.60, 0.70), "MOON": (0.52, 0.62, 0.72), "FedSkip-5": (0.49, 0.66, 0.71)}
 
@@ -185,3 +187,70 @@ def test_shown_in_a_notebook(results: Results) -> None:
 def test_read_takes_a_text(results: Results) -> None:
     with pytest.raises(InputError, match="holds no study"):
         Results.read(str(results.out))
+
+
+# --- further metrics -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    keys = {"methods": "fedavg, fedskip(period=2)", "rounds": 4, "seeds": 2, "validation": 0.2}
+    metric = ["accuracy", "macro_f1", "perplexity"]
+    return study(tmp_path_factory.mktemp("several") / "s", metric=metric, **keys).run()
+
+
+def test_a_study_can_be_looked_at_by_a_further_metric(several: Results) -> None:
+    assert several.further == ["macro_f1", "perplexity"]
+    by = several.by("perplexity")
+    assert by.further == []
+    assert by.settings[0].metric == Metric("perplexity", higher=False)
+    for row in by.summary:
+        mine = several.history.where(run=row["run"])
+        column = mine.column("x_perplexity")
+        assert (row["last"], row["best"]) == (column[-1], min(column))
+        accuracies = mine.column("val_accuracy")
+        assert row["best_val"] == column[accuracies.index(max(accuracies))]  # chosen by the headline
+        assert row["final"] is row["full_test"] is None
+    better = by.compare(score="last")[1]
+    assert better["wins"] == sum(
+        by.scores("toy", "FedSkip-2", "last")[s] < by.scores("toy", "FedAvg", "last")[s] for s in (0, 1)
+    )
+    assert several.by("accuracy").summary.rows == several.summary.rows
+    with pytest.raises(InputError, match=r"metric is not known, got 'perplexty'\. Did you mean 'perplexity'"):
+        several.by("perplexty")
+
+
+def test_further_metrics_are_in_tables_figures_and_the_page(several: Results) -> None:
+    row = several.table()[0]
+    known = [run["x_macro_f1"] for run in several.summary if run["method"] == row["method"]]
+    assert row["x_macro_f1"] == pytest.approx(sum(known) / 2)
+    axes = several.plot.curves(y="x_macro_f1")
+    assert axes.get_ylabel() == "test macro F1 (%)"
+    assert several.by("perplexity").plot.curves().get_ylabel() == "test perplexity"
+    assert {"toy.x_macro_f1.svg", "toy.x_perplexity.svg"} <= {
+        f.name for f in (several.out / "figures").iterdir()
+    }
+    page = (several.out / "report.html").read_text()
+    assert f"<h2>{several.name}, by macro F1 in %</h2>" in page
+    assert f"<h2>{several.name}, by perplexity</h2>" in page
+    assert "scored by test accuracy, macro F1 and perplexity on" in page
+    assert '"x_perplexity":{"name":"test perplexity"' in page
+
+
+def test_without_its_history_a_study_still_has_the_last(several: Results) -> None:
+    bare = replace(several, history=Table(several.history.columns, []))
+    assert bare.by("macro_f1").summary.column("last") == several.summary.column("x_macro_f1")
+
+
+def test_regression_has_neither_accuracy_nor_per_cent_on_its_page(tmp_path: Path) -> None:
+    keys = {"methods": "fedavg, fedprox", "rounds": 2, "seeds": 2, "client_accuracy": True}
+    study(tmp_path / "s", data=numbered(), model="linear", loss="squared_error", metric="r2", **keys).run()
+    hidden = r"(?s)<script.*?</script>|<style.*?</style>|data:image[^\"]*|<details>.*?</details>"
+    page = re.sub(hidden, "", (tmp_path / "s" / "report.html").read_text())
+    assert "accuracy" not in page
+    assert "R²" in page
+    assert "%" not in re.sub("95%|10%", "", page)
+    for file in (tmp_path / "s" / "figures").glob("*.svg"):
+        text = file.read_text()
+        assert "<!-- test accuracy" not in text, file.name
+        assert "(%)" not in text or "clients" in file.name, file.name

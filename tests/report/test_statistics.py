@@ -64,3 +64,11 @@ def test_a_run_without_a_score_has_lost() -> None:
 def test_ranks_are_shared_by_equals() -> None:
     assert ranks({"a": 0.5, "b": 0.5, "c": 0.5}) == {"a": 2.0, "b": 2.0, "c": 2.0}
     assert ranks({"a": None, "b": 0.1, "c": None}) == {"a": 2.5, "b": 1.0, "c": 2.5}
+
+
+def test_where_lower_is_better() -> None:
+    found = difference({0: 0.1, 1: 0.2}, {0: 0.3, 1: 0.41}, higher=False)
+    assert (found.sign, found.wins, found.losses) == (1, 2, 0)
+    assert found.mean == pytest.approx(-0.205)  # as it is, with its own sign
+    assert difference({0: 0.5, 1: 0.61}, {0: 0.3, 1: 0.4}, higher=False).sign == -1
+    assert ranks({"a": 0.5, "b": 0.1, "c": None}, higher=False) == {"a": 2.0, "b": 1.0, "c": 3.0}

@@ -49,13 +49,17 @@ def further(results: Results) -> list[Sheet]:
 
 def described(name: str, results: Results) -> str:
     """Which number a score is."""
-    best = {setting.metric.best for setting in results.settings}
-    chosen = {setting.metrics[0].best for setting in results.settings}  # validation is by the headline
-    words = {
-        key: found.pop() if len(found) == 1 else "best" for key, found in (("best", best), ("chosen", chosen))
-    }
+    headlines = [setting.metrics[0] for setting in results.settings]  # which are validated
     validated = {setting.metrics[0].words for setting in results.settings if setting.by} or {"score"}
-    return SCORES[name][1].format(**words, validated=" or ".join(sorted(validated)))
+    return SCORES[name][1].format(
+        best=best(results), chosen=units.best(headlines), validated=" or ".join(sorted(validated))
+    )
+
+
+def best(results: Results) -> str:
+    """The word for the best of a column, in all tables that are shown."""
+    shown = [m for one in results.settings for m in ([one.metric] if one.by else one.metrics)]
+    return units.best(shown)
 
 
 def as_text(results: Results, width: int = 120) -> str:
@@ -136,15 +140,10 @@ def notes(results: Results, mark: str = "Bold") -> list[str]:
 
 def meaning(results: Results, mark: str = "Bold") -> str:
     """What it means that a number is bold."""
-    found = {
-        metric.best
-        for setting in results.compared
-        for metric in ([setting.metric] if setting.by else setting.metrics)
-    }
-    best = found.pop() if len(found) == 1 else "best"
     if len(set(results.summary.column("seed"))) < 2:
-        return f"{mark}: the {best}; one seed tells nothing of chance."
-    return f"{mark}: not told apart from the {best}, by Student's 95% interval of differences seed by seed."
+        return f"{mark}: the {best(results)}; one seed tells nothing of chance."
+    by = "by Student's 95% interval of differences seed by seed"
+    return f"{mark}: not told apart from the {best(results)}, {by}."
 
 
 def caption(results: Results) -> str:

@@ -1,7 +1,7 @@
 """Numbers as people read them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -56,6 +56,16 @@ class Metric(NamedTuple):
         ('accuracy (%)', 'accuracy in %', 'R²')
         """
         return self.words + sign * self.percent
+
+
+def best(metrics: Iterable[Metric]) -> str:
+    """The word for the best by any of these.
+
+    >>> best([ACCURACY]), best([ACCURACY, Metric("rmse", higher=False)])
+    ('highest', 'best')
+    """
+    found = {metric.best for metric in metrics}
+    return found.pop() if len(found) == 1 else "best"
 
 
 ACCURACY = Metric("accuracy", percent=True)

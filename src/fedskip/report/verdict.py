@@ -28,11 +28,10 @@ def compared(results: Results, baseline: str | None = None, score: str = "mean_t
         cells = [Text(text, style) for text in _cells(row, metrics.get(shown, units.ACCURACY))]
         rows.append([*place, Text(row["method"]), *cells])
     metric = " and ".join(dict.fromkeys(one.words for one in metrics.values()))
-    best = {one.best for one in metrics.values()}
     note = (
         f"Differences in test {metric} from {label}, seed by seed: {SCORES[score][0]}, "
         f"{described(score, results)}; Student's 95% intervals; seeds won and lost; mean rank, 1 is the "
-        f"{best.pop() if len(best) == 1 else 'best'}."
+        f"{units.best(metrics.values())}."
     )
     return Sheet(f"{SCORES[score][0]}, against {label}", headers, len(names), rows, note)
 

@@ -117,9 +117,8 @@ def _unscaled(prepared: Prepared) -> list[str]:
     largest, column = torch.maximum(mean, std).max(0)
     if float(std.square().sum().sqrt()) >= 1 / FAR and float(largest) <= FAR:
         return []
-    about = (
-        f"column {int(column)} has mean {some[:, column].mean():.3g} and standard deviation {std[column]:.3g}"
-    )
+    apart = f"mean {some[:, column].mean():,.3g} and standard deviation {std[column]:,.3g}"
+    about = f"column {int(column)} has {apart}"
     rule = f"features are far from unit scale ({about}), which makes training slow or fail"
     return [f"{rule}: set data.standardize: true"]
 
