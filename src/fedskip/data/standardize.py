@@ -88,7 +88,9 @@ class Standardized:
     def to(self, device: torch.device, dtype: torch.dtype) -> Samples:
         """On a device; what takes little memory is made once and kept, to the same bits."""
         scale = [tensor.to(device, dtype) for tensor in (self.mean, self.std)]
-        moved = Standardized(self.samples.to(device, dtype), self.transform, *scale)
+        samples = self.samples.to(device, dtype)
+        require("data.samples.to", hasattr(samples, "take"), "must give samples", type(samples).__name__)
+        moved = Standardized(samples, self.transform, *scale)
         everything = torch.arange(len(moved), device=device)
         size = moved.take(everything[:1])[0].nbytes * len(moved)
         return Arrays(*moved.take(everything)) if size <= KEPT else moved
