@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedskip import Arrays, Dataset, InputError
-from fedskip.data import standardize
+from fedskip.data import load, standardize
 from fedskip.data.augment import cifar10_test, cifar10_train
 from fedskip.data.own import as_input, as_train_input
 from fedskip.data.standardize import Standardized, measure_scale, refuse_unfit
@@ -85,6 +85,12 @@ def test_what_has_no_scale() -> None:
         refuse_unfit(drawn)
     with pytest.raises(InputError, match=r"data.standardize must be true or false, got 3"):
         pool(images, standardize=3)
+
+
+def test_for_every_data_set() -> None:
+    assert load("synthetic", standardize=True).standardize
+    with pytest.raises(InputError, match=r"data.standardize must be true or false, got 'maybe'"):
+        load("synthetic", standardize="maybe")  # type: ignore[arg-type]
 
 
 def shifted(**about: object) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,7 @@ def joined(
     table.index = pd.RangeIndex(1, len(table) + 1)
     if tests is None:
         return table[roles.all], roles
-    needed = [each for each in roles.all if each != roles.client]
+    needed = [each for each in roles.all if each != roles.client or each in roles.features]
     for each in needed:
         rule = f"must be a column of the test table of {where}, too"
         require("data.test", each in tests.columns, rule, each, "test rows have the columns of the others")
@@ -121,10 +122,15 @@ def _named(frame: Any, where: str) -> pd.DataFrame:
     require(where, isinstance(frame, pd.DataFrame), "must be a table", type(frame).__name__, fix)
     require(where, len(frame) > 0, "has no rows")
     names = [str(name) for name in frame.columns]
-    for name in names:
-        rule = f"has {names.count(name)} columns called {name!r}"
-        require(where, names.count(name) == 1, rule, fix="give each column a name of its own")
+    refuse_twice(where, names)
     return frame.set_axis(names, axis=1)
+
+
+def refuse_twice(where: str, names: Sequence[str]) -> None:
+    """Refuse a table of which two columns have one name."""
+    for name, times in Counter(names).items():
+        fix = "give each column a name of its own"
+        require(where, times == 1, f"has {times} columns called {name!r}", fix=fix)
 
 
 def _roles(
@@ -199,8 +205,11 @@ def _whole(table: pd.DataFrame, roles: Roles, gaps: str, where: str) -> tuple[pd
     if not broken:
         return table, []
     if gaps == "drop":
-        kept = table[~missing.any(axis=1)]
-        require(where, len(kept) > 0, "has a gap in every row", fix="leave columns out with data.drop")
+        whole = ~missing.any(axis=1).to_numpy()
+        for part, of in ((table.index > 0, where), (table.index < 0, f"the test table of {where}")):
+            some = whole[part].any() or not part.any()
+            require(of, bool(some), "has a gap in every row", fix="leave columns out with data.drop")
+        kept = table[whole]
         return kept, [f"{len(table) - len(kept):,} of {len(table):,} rows have gaps and are left out"]
     name = broken[0]
     first = columns.row(table[name], missing[name].to_numpy())

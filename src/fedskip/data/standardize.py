@@ -19,8 +19,9 @@ from torch import Tensor
 
 from fedskip import rng
 from fedskip.data.base import Arrays, Dataset, Samples, TestTransform
+from fedskip.data.pools import user_error
 from fedskip.files import write_bytes
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, require
 
 CHUNK = 1 << 22  # numbers that are looked at together
 KEPT = 1 << 30  # bytes of standardised samples that are kept
@@ -87,7 +88,9 @@ class Standardized:
     def to(self, device: torch.device, dtype: torch.dtype) -> Samples:
         """On a device; what takes little memory is made once and kept, to the same bits."""
         scale = [tensor.to(device, dtype) for tensor in (self.mean, self.std)]
-        moved = Standardized(self.samples.to(device, dtype), self.transform, *scale)
+        samples = self.samples.to(device, dtype)
+        require("data.samples.to", hasattr(samples, "take"), "must give samples", type(samples).__name__)
+        moved = Standardized(samples, self.transform, *scale)
         everything = torch.arange(len(moved), device=device)
         size = moved.take(everything[:1])[0].nbytes * len(moved)
         return Arrays(*moved.take(everything)) if size <= KEPT else moved
@@ -116,25 +119,33 @@ def measure_scale(dataset: Dataset, train: np.ndarray) -> Scale:
 
 def refuse_unfit(dataset: Dataset) -> None:
     """Refuse data sets whose inputs are no numbers to scale, or are drawn anew each time."""
-    x, _ = dataset.samples.take(torch.zeros(1, dtype=torch.long))
-    plain = _plain(x, dataset.test_transform)
-    fix = "leave it out"
-    if not plain.is_floating_point():
+    x, _ = dataset.samples.take(_index(dataset, np.zeros(1, np.int64)))
+    with user_error("data.test_transform"):
+        plain = _plain(x, dataset.test_transform)
+        numbers = plain.is_floating_point()
+    if not numbers:
         rule = f"cannot be had for {dataset.name!r}: its inputs are ids, which have no scale"
-        raise InputError("data.standardize", rule, True, fix)
+        raise InputError("data.standardize", rule, True, "leave it out")
     if dataset.train_transform is not None:
-        words = rng.mix(torch.zeros(WORDS, dtype=torch.long), torch.arange(WORDS))
-        drawn = dataset.train_transform(x.expand(WORDS, *x.shape[1:]), words)
-        if drawn.shape[1:] != plain.shape[1:] or not bool((drawn == plain).all()):
-            rule = f"cannot be had for {dataset.name!r}: its training transform draws, and scales by itself"
-            raise InputError("data.standardize", rule, True, fix)
+        words = rng.mix(torch.zeros(WORDS, dtype=torch.long), torch.arange(WORDS)).to(x.device)
+        with user_error("data.train_transform"):
+            drawn = dataset.train_transform(x.repeat(WORDS, *[1] * (x.dim() - 1)), words)
+            same = drawn.shape[1:] == plain.shape[1:] and bool((drawn == plain).all())
+        rule = f"cannot be had for {dataset.name!r}: its training transform draws, and scales by itself"
+        require("data.standardize", same, rule, True, "leave it out")
 
 
 def _plain(x: Tensor, transform: TestTransform | None) -> Tensor:
     return x if transform is None else transform(x)
 
 
+def _index(dataset: Dataset, index: np.ndarray) -> Tensor:
+    """On the device where samples are, if they are on one."""
+    held = getattr(dataset.samples, "x", None)
+    return torch.from_numpy(index).to(held.device if isinstance(held, Tensor) else "cpu")
+
+
 def _inputs(dataset: Dataset, index: np.ndarray) -> np.ndarray:
-    x, _ = dataset.samples.take(torch.from_numpy(index))
-    found: np.ndarray = _plain(x, dataset.test_transform).double().numpy()
+    x, _ = dataset.samples.take(_index(dataset, index))
+    found: np.ndarray = _plain(x, dataset.test_transform).double().cpu().numpy()
     return found

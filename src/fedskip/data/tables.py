@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedskip.data.base import Dataset
-from fedskip.data.frames import from_frame
+from fedskip.data.frames import from_frame, refuse_twice
 from fedskip.files import expanded, refuse_too_large, refuse_unreadable
 from fedskip.input.errors import InputError, require, said
 
@@ -93,10 +93,7 @@ def _csv(path: Path, separator: str, encoding: str) -> pd.DataFrame:
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of columns that it would leave out
             names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
             header = names.iloc[0].tolist()
-            for name in header:
-                fix = "give each column a name of its own"
-                once = header.count(name) == 1 or not name
-                require(str(path), once, f"has {header.count(name)} columns called {name!r}", fix=fix)
+            refuse_twice(str(path), [name for name in header if name])
             _refuse_one_column(path, header, separator)
             return pd.read_csv(path, index_col=False, **options)
     except (UnicodeDecodeError, LookupError) as error:
@@ -142,9 +139,7 @@ def _parquet(path: Path) -> pd.DataFrame:
     try:
         file = pyarrow.parquet.ParquetFile(path)
         names = file.schema_arrow.names
-        for name in names:
-            rule = f"has {names.count(name)} columns called {name!r}"
-            require(str(path), names.count(name) == 1, rule, fix="give each column a name of its own")
+        refuse_twice(str(path), names)
         groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
         refuse_too_large(path, sum(group.total_byte_size for group in groups))
         kept = [name for name in names if not name.startswith("__index_level_")]  # row numbers of pandas

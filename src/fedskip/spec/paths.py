@@ -57,7 +57,7 @@ def read_in(folder: Path) -> Move:
 
     def move(path: str) -> str:
         there = os.path.join(folder, path)
-        if not os.path.exists(there) and os.path.exists(path):
+        if os.path.realpath(folder) == os.getcwd() or (not os.path.exists(there) and os.path.exists(path)):
             return path
         neat = os.path.relpath(there)  # which goes astray where a folder is a link
         return (

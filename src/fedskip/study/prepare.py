@@ -199,7 +199,9 @@ class Prepared:
             if not file.exists():
                 division.clients.save(file)
         for seed, scale in self.scales.items():
-            scale.save(folder / f"scale-{self.setting.name}-{seed}.npz", self.dataset.input_names)
+            file = folder / f"scale-{self.setting.name}-{seed}.npz"
+            if not file.exists():
+                scale.save(file, self.dataset.input_names)
 
 
 def partition_file(folder: Path, setting: Setting, seed: int) -> Path:
