@@ -116,7 +116,7 @@ def test_the_rule_follows_the_committed_benchmark() -> None:
     for row in csv.DictReader(lines):
         found.setdefault(row["module"], []).append(row)
     cases = modules()
-    assert {"linear", "mlp-64", "mlp-4096", "layer-norm-64", "conv-28x28"} <= set(found)
+    assert {"linear", "mlp-64", "mlp-4096", "layer-norm-64", "embedding-80"} <= set(found)
     for name, rows in found.items():
         stacked = choose(cases[name], "cpu", MANY).engine == "stacked"
         ratios = [float(row["stacked_to_loop"] or 0) for row in rows]
