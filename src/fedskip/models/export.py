@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedskip.files import refuse_existing, write_bytes
 from fedskip.input.errors import InputError, require, said
 from fedskip.models.making import make
-from fedskip.models.weights import INPUT, is_described, load, packed, read_state
+from fedskip.models.weights import INPUT, load, names_own, packed, read_state
 
 LARGEST = 1 << 28  # numbers of a sample; more is no sample
 BATCHES = (2, 1, 5)  # tried with what was made; the first is shown to torch
@@ -80,8 +80,9 @@ class Trained:
 
     def state(self) -> Mapping[str, Tensor]:
         """With BatchNorm's counters, which a study leaves out, where the module is known."""
-        known = self.given is not None or is_described(self.about)
-        return self.module().state_dict() if known else self.weights
+        if self.given is None and (not self.about.get("model") or names_own(self.about)):
+            return self.weights
+        return self.module().state_dict()
 
     def batches(self, module: nn.Module) -> list[Tensor]:
         """Batches of several sizes, like those that the model was trained on."""

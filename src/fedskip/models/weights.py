@@ -186,10 +186,10 @@ def load(path: str | os.PathLike[str], module: nn.Module | None = None) -> nn.Mo
     return module.eval()
 
 
-def is_described(about: Mapping[str, Any]) -> bool:
-    """Whether a header names a model that comes with fedskip; others are never imported by it."""
+def names_own(about: Mapping[str, Any]) -> bool:
+    """Whether a header names a module of somebody's own, which is never imported because of that."""
     model = about.get("model")
-    return isinstance(model, dict) and isinstance(model.get("name"), str) and not is_own(model["name"])
+    return isinstance(model, dict) and isinstance(model.get("name"), str) and is_own(model["name"])
 
 
 def _described(state: Mapping[str, Tensor], about: Mapping[str, Any], path: str) -> nn.Module:
@@ -197,7 +197,7 @@ def _described(state: Mapping[str, Tensor], about: Mapping[str, Any], path: str)
     model, fix = about.get("model"), f"give the module: {option('module', 'MODULE:CLASS', 'MyNet()')}"
     if not isinstance(model, dict) or not isinstance(model.get("name"), str):
         raise InputError("weights", "do not say which model they are of", path, fix)
-    if not is_described(about):
+    if names_own(about):
         maker = model["name"]
         fix = f"give it: {option('module', maker, maker.partition(':')[2] + '(...)')}"
         raise InputError("weights", f"are of a module of your own, {maker}", path, fix)
