@@ -20,7 +20,7 @@ HISTORY = (
 SUMMARY = (
     "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final",
     "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test", "broke_round",
-    "broke_client",
+    "broke_client", "ended",
 )  # fmt: skip
 TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 
@@ -56,26 +56,30 @@ class HistoryFile:
         with naming(self.path), self.path.open("ab") as file:
             os.fsync(file.fileno())
 
-    def cut(self, setting: str, round: int, anew: Collection[str] = ()) -> None:
-        """Forget what a setting recorded after a round, half a line, and runs that start anew."""
-        kept = [row for row in self.table if row["setting"] != setting or row["round"] <= round]
+    def cut(self, runs: Collection[str], round: int, anew: Collection[str] = ()) -> None:
+        """Forget what runs recorded after a round, half a line, and runs that start anew."""
+        kept = [row for row in self.table if row["run"] not in runs or row["round"] <= round]
         self.table = Table(HISTORY, [row for row in kept if row["run"] not in anew])
         self._write()
 
-    def of(self, setting: str, round: int) -> str:
-        """What a setting has recorded up to a round, as text."""
-        rows = [row for row in self.table if row["setting"] == setting and row["round"] <= round]
+    def keep(self, runs: Collection[str]) -> None:
+        """Forget all other runs."""
+        self.table.rows = [row for row in self.table if row["run"] in runs]
+
+    def of(self, runs: Collection[str], round: int) -> str:
+        """What runs have recorded up to a round, as text."""
+        rows = [row for row in self.table if row["run"] in runs and row["round"] <= round]
         return Table(HISTORY, rows).csv()
 
-    def recover(self, setting: str, round: int, recorded: str) -> None:
-        """Up to a round, take the rows of a setting that a checkpoint holds, if the file has others."""
-        if self.of(setting, round) != recorded:
+    def recover(self, part: str, runs: Collection[str], round: int, recorded: str) -> None:
+        """Up to a round, take the rows of runs that a checkpoint of `part` holds, if the file has others."""
+        if self.of(runs, round) != recorded:
             log.warning(
                 "%s was changed or lost: what %s recorded up to round %d is taken from its checkpoint",
-                self.path, setting, round,
+                self.path, part, round,
             )  # fmt: skip
-            later = [row for row in self.table if row["setting"] != setting]
-            self.table = Table(HISTORY, [*Table.parse(recorded, self.path), *later])
+            others = [row for row in self.table if row["run"] not in runs]
+            self.table = Table(HISTORY, [*Table.parse(recorded, self.path), *others])
 
     def _is_ours(self) -> bool:
         return self.path.is_file() and self.path.stat().st_size == self._size

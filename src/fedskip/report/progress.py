@@ -20,6 +20,12 @@ class Status:
     doing: str = ""  # "compiling" while a step is compiled; else nothing, or what is like it
     begun: int = 0  # steps that are ready or under way, of all groups of runs
     most: int = 0  # that there may be, of all groups: what is never needed is never compiled
+    ended: frozenset[str] = frozenset()  # runs that ended early
+
+    @property
+    def over(self) -> frozenset[str]:
+        """Runs that do no more rounds."""
+        return self.diverged | self.ended
 
     def __or__(self, other: Status) -> Status:
         """The status of the runs of both."""
@@ -27,6 +33,7 @@ class Status:
         return Status(
             rounds, diverged, self.steps + other.steps, max(self.preparing, other.preparing),
             self.doing or other.doing, self.begun + other.begun, self.most + other.most,
+            self.ended | other.ended,
         )  # fmt: skip
 
     def step(self) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedskip.input.errors import InputError, said, unknown
 from fedskip.methods.grammar import parse
 from fedskip.records.checkpoint import found, read_notes
 from fedskip.records.history import HISTORY, SUMMARY, summarise
-from fedskip.records.provenance import Facts, Folder, settings_of
+from fedskip.records.provenance import Facts, Folder, part_keys, settings_of
 from fedskip.records.table import Row, Table
 from fedskip.spec.setting import check_name
 
@@ -36,6 +36,7 @@ class About:
     divisions: dict[int, Facts] = field(default_factory=dict)  # in numbers, by partition seed
     short: dict[int, int] = field(default_factory=dict)  # clients that fill no batch, by partition seed
     called: str = ""  # where several studies are looked at together and it has a namesake
+    parts: Sequence[Sequence[str]] = ()  # the methods that it began with, and those of every addition
 
     @property
     def name(self) -> str:
@@ -102,21 +103,28 @@ class Recorded:
         study = folder.study()
         for keys in settings_of(study):
             check_name(keys["name"])  # it names files
-        written = out / "summary.csv"  # with it a study is finished
-        finished = written.exists()
+        written = out / "summary.csv"
         rows = Table.read(history, filled=NEEDED) if history.exists() else Table(HISTORY)
         noted = folder.record().get("settings") or {}
         settings = []
         for keys in settings_of(study):
             facts = noted.get(keys["name"], {})
             divisions, short = dict(facts.get("divisions") or {}), dict(facts.get("short") or {})
-            settings.append(About(keys, out, divisions, short))
+            for key in part_keys(keys)[1:]:
+                divisions |= noted.get(key, {}).get("divisions") or {}
+                short |= noted.get(key, {}).get("short") or {}
+            parts = [keys.get("methods", ()), *(one["methods"] for one in keys.get("added") or ())]
+            settings.append(About(_whole(keys), out, divisions, short, parts=parts))
         _refuse_unknown(rows, settings, history)
-        if finished:
+        summary, finished = Table(SUMMARY), False
+        if written.exists():
             summary = Table.read(written, filled=FILLED, present=("last", "best"), whole=True)
             _refuse_unknown(summary, settings, written)
-        else:
-            summary = so_far(rows, settings, out / "checkpoints")
+            finished = all(_is_whole(keys, summary) for keys in settings_of(study))
+        if not finished:
+            done = set(summary.column("run"))
+            later = so_far([row for row in rows if row["run"] not in done], study, out / "checkpoints")
+            summary = Table(SUMMARY, [*summary, *later])
         if not summary and finished:
             fix = f"delete it, and `fedskip resume {out}` writes it again"
             raise InputError(str(written), "holds no runs", fix=fix)
@@ -188,13 +196,29 @@ class Recorded:
         raise unknown(field, found.label, labels)
 
 
-def so_far(history: Table, settings: Iterable[About], checkpoints: Path) -> Table:
-    """The summary of runs that are under way, from their history; a checkpoint knows which have diverged."""
-    rounds = {setting.name: setting.rounds for setting in settings}
+def _whole(keys: Facts) -> Facts:
+    """The keys of a setting, in which methods and seeds that were added are among the others."""
+    added = keys.get("added") or ()
+    found = {key: value for key, value in keys.items() if key != "added"}
+    for name in ("methods", "seeds") if added else ():
+        found[name] = list(dict.fromkeys(one for some in (keys, *added) for one in some[name]))
+    return found
+
+
+def _is_whole(keys: Facts, summary: Table) -> bool:
+    """Whether a setting that was extended has all its runs in the summary; else with the first all are."""
+    runs = [len(some["methods"]) * len(some["seeds"]) for some in (keys, *(keys.get("added") or ()))]
+    return len(runs) == 1 or len(summary.where(setting=keys["name"])) >= sum(runs)
+
+
+def so_far(history: Iterable[Row], study: Facts, checkpoints: Path) -> Table:
+    """The summary of runs that are under way, from their history; a checkpoint knows which are over."""
+    settings = settings_of(study)
+    rounds = {keys["name"]: int(keys.get("rounds") or 0) for keys in settings}
     noted: dict[str, Facts] = {}  # by run
-    for name in rounds:
+    for key in (key for keys in settings for key in part_keys(keys)):
         with contextlib.suppress(LookupError, ValueError, OSError):  # none yet, or it makes way for the next
-            noted |= read_notes(found(checkpoints, name)[-1][1])["runs"]
+            noted |= read_notes(found(checkpoints, key)[-1][1])["runs"]
     runs: dict[str, list[Row]] = {}
     for row in history:
         runs.setdefault(row["run"], []).append(row)
@@ -204,8 +228,9 @@ def so_far(history: Table, settings: Iterable[About], checkpoints: Path) -> Tabl
         lost = noted.get(run, {})
         diverged = bool(lost.get("diverged"))
         round, client = (diverged and lost.get("broke")) or (None, None)
-        row = about | summarise(mine, rounds=rounds[mine[0]["setting"]])
-        rows.append(row | {"diverged": diverged, "broke_round": round, "broke_client": client})
+        row = about | summarise(mine, rounds=lost.get("ended_at") or rounds[mine[0]["setting"]])
+        row |= {"diverged": diverged, "broke_round": round, "broke_client": client}
+        rows.append(row | {"ended": lost.get("ended") or None})
     return Table(SUMMARY, rows)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedskip.input.errors import InputError, require, unknown
 from fedskip.records.table import Row, Table
+from fedskip.report import sweep
 from fedskip.report.choices import SCORES
 from fedskip.report.plot import Plot
 from fedskip.report.recorded import Recorded
@@ -65,6 +66,14 @@ class Results(Recorded):
                     row[name] = _spread(runs.column(name))[0]
                 rows.append(row)
         return Table(rows[0] if rows else (), rows)
+
+    def chosen(self) -> Table:
+        """For each method the best of what was swept, and the test score there, over seeds.
+
+        Chosen on the validation split; where there is none, on the test set, which is optimistic: the
+        column `by` says which.
+        """
+        return sweep.chosen(self)
 
     def compare(
         self,

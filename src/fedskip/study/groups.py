@@ -38,7 +38,7 @@ class Group:
         for run, outcome in train(self.engine, [standing.run for standing in self.standings], until):
             standing = standings[run.name]
             standing.visits += outcome.visits
-            if run.diverged or not self.judge.wants(standing, outcome):
+            if run.over or not self.judge.wants(standing, outcome):
                 continue
             standing.evaluated_at = outcome.round
             waiting.append((standing, outcome))
@@ -54,6 +54,7 @@ class Group:
             frozenset(run.name for run in runs if run.diverged),
             sum(run.steps for run in runs),
             preparing.seconds, preparing.doing, preparing.begun, preparing.most,
+            frozenset(run.name for run in runs if run.ended),
         )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from fedskip.models.lstm import CharLSTM
 from fedskip.models.making import make
 from fedskip.models.measures import measure
 from fedskip.models.vector import Layout
+from fedskip.spec.parts import parts
 from fedskip.spec.setting import Draft, Setting
 
 
@@ -66,6 +67,15 @@ class Prepared:
 
     def division(self, seed: int) -> Division:
         return self.divisions[self.setting.division_seed(seed)]
+
+    def parts(self) -> list["Prepared"]:
+        """The setting part by part, each with the divisions of its own seeds."""
+        found = []
+        for part in parts(self.setting):
+            seeds = {part.division_seed(seed) for seed in part.seeds}
+            some = {seed: each for seed, each in self.divisions.items() if seed in seeds}
+            found.append(replace(self, setting=part, divisions=some))
+        return found
 
     def small_clients(self) -> list[str]:
         """Those with too few samples for a batch, counted, in words: left out, or in a short batch."""
@@ -160,7 +170,7 @@ def prepare(
             validation=setting.validation, eval_samples=setting.eval_samples,
             saved=None if folder is None else partition_file(folder, setting, seed),
         )
-        for seed in sorted({setting.division_seed(seed) for seed in setting.seeds})
+        for seed in sorted({setting.division_seed(seed) for seed in setting.all_seeds})
     }  # fmt: skip
     owned = all(dataset.owner is not None and (dataset.owner[d.test] >= 0).any() for d in divisions.values())
     if setting.client_accuracy and not owned:

@@ -1,6 +1,6 @@
 """One setting under way: its runs in groups, where they are trained, and their judge."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +74,11 @@ class Session:
         setting, engine = self.setting, self.groups[0].engine
         runs = [Shown(standing.name, standing.label, standing.seed) for standing in self.standings]
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
+        labels = ", ".join(dict.fromkeys(run.label for run in runs))
+        later = [f"added: {labels}, {in_words(setting.seeds)}"] * (setting.key != setting.name)
         return Course(
             setting.name, runs, self.round, setting.rounds, setting.metric,
-            [*self.prepared.small_clients(), *needs], self.place.status, self.judge.seconds,
+            [*later, *self.prepared.small_clients(), *needs], self.place.status, self.judge.seconds,
         )  # fmt: skip
 
     def restore(self, folder: Path, anyway: bool = False) -> None:
@@ -84,13 +86,13 @@ class Session:
 
         `anyway`: runs that it does not hold start at round 0.
         """
-        saved = found(folder, self.setting.name)
+        saved = found(folder, self.setting.key)
         if saved:
             round, file = saved[-1]
             tensors, notes = load_checkpoint(file)
-            whose = {"study": self.study, "setting": self.setting.name, "round": round}
+            whose = {"study": self.study, "setting": self.setting.key, "round": round}
             if not anyway and any(notes.get(key) != value for key, value in whose.items()):
-                rule = f"is not of round {round} of this study's setting {self.setting.name}"
+                rule = f"is not of round {round} of this study's setting {self.setting.key}"
                 raise InputError("checkpoint", rule, str(file), "bring back the one that was there")
             missing = [standing.name for standing in self.standings if standing.name not in notes["runs"]]
             if missing and not anyway:
@@ -109,18 +111,19 @@ class Session:
         """
         rounds = self.setting.rounds
         while self.round < rounds:
-            until = min(rounds, (self.round // self.every + 1) * self.every)
+            going = any(not standing.run.over for standing in self.standings)
+            until = min(rounds, (self.round // self.every + 1) * self.every) if going else rounds
             for rows in self.place.advance(until, progress):
                 history.append(rows)
             self.round = until
             history.sync()
             tensors, runs = save_all(self.standings)
-            name = self.setting.name
+            name = self.setting.key
             notes = {
                 "study": self.study, "setting": name, "round": until, "seconds": self.judge.seconds(),
                 "runs": runs,
             }  # fmt: skip
-            save_checkpoint(folder, name, until, tensors, notes, history.of(name, until))
+            save_checkpoint(folder, name, until, tensors, notes, history.of(runs, until))
             yield until
 
     def finish(self, history: HistoryFile) -> list[Row]:
@@ -132,7 +135,7 @@ class Session:
             runs.setdefault(row["run"], Table(history.table.columns)).rows.append(row)
         for standing in self.standings:
             found = runs.get(standing.name, Table(history.table.columns))
-            measured = summarise(found, rounds=self.setting.rounds)
+            measured = summarise(found, rounds=standing.ended_at or self.setting.rounds)
             rows.append(measured | {"full_test": measured["last"]} | self.judge.summary(standing))
         return rows
 
@@ -165,3 +168,12 @@ class Session:
 
     def close(self) -> None:
         self.place.close()
+
+
+def in_words(seeds: Sequence[int]) -> str:
+    """Seeds as people list them.
+
+    >>> in_words([3]), in_words([3, 4])
+    ('seed 3', 'seeds 3, 4')
+    """
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,16 @@ from fedskip.data.pools import Pools
 from fedskip.engine.local import Decay
 from fedskip.files import locked, write_text
 from fedskip.input.errors import InputError
-from fedskip.records.checkpoint import found
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
 from fedskip.records.table import Row, Table
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress
 from fedskip.report.results import Results
-from fedskip.report.trackers.audience import Audience, Trackers
+from fedskip.report.trackers.audience import Audience, Heard, Trackers
 from fedskip.report.trackers.base import Start
 from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
+from fedskip.study.growth import Done, grown_study, kept_rows, made_with, noted, refuse_other_data
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
@@ -80,8 +80,7 @@ class Study:
             trackers: hear its numbers, and send them elsewhere; names will do, such as "tensorboard".
         """
         audience = Audience(trackers)
-        prepared = self._prepare()
-        settings = [one.setting for one in prepared]
+        settings, prepared = self._prepare()
         while self._claims:  # by default it is the next free one, when it begins
             with contextlib.suppress(FileExistsError):
                 self.out = next_folder(self.spec.name)
@@ -92,7 +91,7 @@ class Study:
             self.folder.refuse_taken(plain(self.spec, settings))
             self.folder.clear()
             self.folder.write(dump(self.spec, settings), {})
-            return self._play(prepared, progress or Progress(), audience)
+            return self._play(settings, prepared, progress or Progress(), audience)
 
     def resume(
         self,
@@ -110,23 +109,50 @@ class Study:
             progress, trackers: as for `run`.
         """
         audience = Audience(trackers)
-        if not self.folder.file.exists():
-            raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
+        self._refuse_none()
         with locked(self.out):
-            self.folder.refuse_blocked()
-            if not anyway:
-                self.folder.refuse_edited()
-            self._take_rounds(rounds)
-            self.folder.refuse_other(plain(self.spec, self._begun()))  # before its data are looked at
-            prepared = self._prepare(self.out)
-            self.folder.refuse_other(plain(self.spec, [one.setting for one in prepared]))
-            for one, (_, known) in zip(prepared, self._pairs(), strict=True):
-                cosine = Decay.parse(one.setting.local.decay).kind == "cosine"
-                if cosine and one.setting.rounds != known.get("rounds"):
+            self._check(rounds, anyway)  # before its data are looked at
+            settings, prepared = self._prepare(self.out)
+            self.folder.refuse_other(plain(self.spec, settings))
+            for setting, (_, known) in zip(settings, self._pairs(), strict=True):
+                cosine = Decay.parse(setting.local.decay).kind == "cosine"
+                if cosine and setting.rounds != known.get("rounds"):
                     rule = "cannot change under a cosine decay, which depends on it"
                     raise InputError("--rounds", rule, rounds)
             self.folder.clear()
-            return self._play(prepared, progress or Progress(), audience, anyway)
+            return self._play(settings, prepared, progress or Progress(), audience, anyway)
+
+    def extend(
+        self,
+        progress: Progress | None = None,
+        *,
+        methods: Any = (),
+        seeds: Any = (),
+        trackers: Trackers = (),
+    ) -> Results:
+        """Add runs to a study that is finished, beside those that are there, whose numbers stay.
+
+        Args:
+            methods: to be run at the seeds that are there.
+            seeds: to be run with all methods; a number n stands for 0..n-1.
+            progress, trackers: as for `run`.
+        """
+        audience = Audience(trackers)
+        self._refuse_none()
+        with locked(self.out):
+            self._check()
+            if not self.is_finished():
+                fix = f"finish it first, with `fedskip resume {self.out}`"
+                raise InputError("out", "holds a study that is not finished", str(self.out), fix)
+            begun = self._begun()
+            self.spec = grown_study(self.spec, begun, methods, seeds)
+            settings, prepared = self._prepare(self.out)
+            record = self.folder.record()
+            for one in prepared:
+                refuse_other_data(one, record, self.out)
+            self.folder.clear()
+            self.folder.write(dump(self.spec, settings), noted(record, begun, settings))
+            return self._play(settings, prepared, progress or Progress(), audience)
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and the summary is written."""
@@ -140,37 +166,62 @@ class Study:
 
     # --- the work ------------------------------------------------------------------------------------
 
-    def _prepare(self, folder: Path | None = None) -> list[Prepared]:
-        """All settings made real and tried out: refuses what can be refused before anything is written."""
+    def _refuse_none(self) -> None:
+        if not self.folder.file.exists():
+            raise InputError("out", "holds no study to go on with", str(self.out), "start it with run()")
+
+    def _check(self, rounds: int | None = None, anyway: bool = False) -> None:
+        """Refuse to go on with what is not as this study left it; takes what it has got since it began."""
+        self.folder.refuse_blocked()
+        if not anyway:
+            self.folder.refuse_edited()
+        self._take_rounds(rounds)
+        self.folder.refuse_other(plain(self.spec, self._begun()))
+
+    def _prepare(self, folder: Path | None = None) -> tuple[list[Setting], list[Prepared]]:
+        """All settings, and their parts made real and tried out, but for those that are done.
+
+        Refuses what can be refused before anything is written. `folder`: where the study has been begun.
+        """
         device, arithmetic = torch.device(resolve_device(self.spec.device)), arithmetic_of(self.spec)
-        pools, prepared = Pools(), []
+        pools, written = Pools(), self.folder.summary().column("run") if folder else []
+        settings, prepared = [], []
         for draft in self.spec.settings:
             try:
                 draft.refuse_lost()
-                prepared.append(prepare(draft, pools, device, arithmetic, folder))
-                rehearse(prepared[-1], self.spec)
-                prepared[-1].leave_device()
+                whole = prepare(draft, pools, device, arithmetic, folder)
+                settings.append(whole.setting)
+                for one in whole.parts():
+                    prepared.append(one)
+                    if not self._is_done(one.setting, written):
+                        rehearse(one, self.spec)
+                        one.leave_device()
             except InputError as error:
                 where = error.where or (f"setting {draft.name}" if len(self.spec.settings) > 1 else "")
                 raise error.at(where) from error.__cause__
-        return prepared
+        return settings, prepared
+
+    def _is_done(self, part: Setting, written: Collection[str]) -> bool:
+        """Whether all runs of a part are among those that are written, as they end."""
+        there = set(part.run_names) <= set(written)
+        return there and self.folder.is_done(part.key, part.rounds, written)
 
     def _take_rounds(self, rounds: int | None) -> None:
-        """Take the rounds that the folder has, which may have been extended before, or more if asked for."""
+        """Take the rounds and additions that the folder has, or more rounds if asked for."""
         drafts = []
         for draft, known in self._pairs():
             had = known.get("rounds")
             wanted = had if rounds is None or draft.keys.get("reference") else rounds
             if wanted is not None and had is not None and wanted < had:
                 raise InputError("--rounds", f"must be >= {had}, what the study has", rounds)
-            drafts.append(Draft({**draft.keys, "rounds": wanted}))
+            drafts.append(Draft({**draft.keys, "rounds": wanted, "added": known.get("added")}))
         self.spec = dataclasses.replace(self.spec, settings=tuple(drafts))
 
     def _pairs(self) -> list[tuple[Draft, Facts]]:
         """The settings of this study, and their keys in the folder."""
         begun = settings_of(self.folder.study())
         if len(begun) != len(self.spec.settings):
-            raise InputError("out", "holds another study", str(self.out), "choose its own folder")
+            raise self.folder.other(plain(self.spec), "choose its own folder")
         return list(zip(self.spec.settings, begun, strict=True))
 
     def _begun(self) -> list[Setting]:
@@ -178,29 +229,43 @@ class Study:
         return [draft.resolved(known) for draft, known in self._pairs()]
 
     def _play(
-        self, prepared: list[Prepared], progress: Progress, audience: Audience, anyway: bool = False
+        self,
+        settings: list[Setting],
+        prepared: list[Prepared],
+        progress: Progress,
+        audience: Audience,
+        anyway: bool = False,
     ) -> Results:
-        """Train one setting after another and write the results; the list is empty afterwards."""
+        """Train one part of a setting after another and write the results; the list is empty afterwards."""
         history, record = HistoryFile(self.out / "history.csv"), self.folder.record()
         self.folder.recover(history)
-        settings = tuple(one.setting for one in prepared)
+        history.keep({name for one in prepared for name in one.setting.run_names})
+        written = self.folder.summary().column("run")
+        done = Done(self.folder, [one.setting for one in prepared if self._is_done(one.setting, written)])
         summary: list[Row] = []
         clients: list[Row] = []
         with contextlib.closing(audience):
             if audience.trackers:
-                audience.on_start(Start.of(self.out, self.spec, settings, self._kept(history)))
+                kept = kept_rows(self.folder, history, [one.setting for one in prepared])
+                audience.on_start(Start.of(self.out, self.spec, settings, kept))
             with stop_at_checkpoint() as stop:
                 while prepared:
                     if stop.is_set():
                         raise Interrupted
                     one = prepared.pop(0)
+                    if one.setting.key in done:
+                        summary += done.summary(one.setting)
+                        clients += done.clients(one.setting)
+                        continue
                     session = self._session(one, settings, record, anyway)
                     with contextlib.closing(session):
                         session.restore(self.out / "checkpoints", anyway)
-                        for name in ("summary.csv", "report.html"):  # with the first, a study is finished
-                            (self.out / name).unlink(missing_ok=True)
-                        history.cut(one.setting.name, session.round, session.new)
-                        progress.setting(session.course(), history.table.where(setting=one.setting.name))
+                        done.only_those_are_written()
+                        history.cut(one.setting.run_names, session.round, session.new)
+                        runs = set(one.setting.run_names)
+                        progress.setting(
+                            session.course(), [row for row in history.table if row["run"] in runs]
+                        )
                         for round in session.train(
                             self.out / "checkpoints", history, Heard(progress, audience)
                         ):
@@ -221,12 +286,6 @@ class Study:
             audience.on_end(results)
         return results
 
-    def _kept(self, history: HistoryFile) -> list[Row]:
-        """The rows up to the last checkpoints; those after them will be found again."""
-        saved = {draft.name: found(self.out / "checkpoints", draft.name) for draft in self.spec.settings}
-        rounds = {name: files[-1][0] if files else 0 for name, files in saved.items()}
-        return [dict(row) for row in history.table if row["round"] <= rounds.get(row["setting"], 0)]
-
     def _write(self, summary: list[Row], clients: list[Row]) -> Results:
         """Write what all settings came to."""
         if clients:
@@ -240,41 +299,25 @@ class Study:
             log.warning("report.html was not written (%s); try: fedskip report %s", why, self.out)
         return results
 
-    def _session(
-        self, prepared: Prepared, settings: tuple[Setting, ...], record: Facts, anyway: bool
-    ) -> Session:
-        """Make the runs of a setting, and note what they resolved to in study.yaml.
+    def _session(self, prepared: Prepared, settings: list[Setting], record: Facts, anyway: bool) -> Session:
+        """Make the runs of a part, and note what they resolved to in study.yaml.
 
         Refuses to go on if they would not repeat what was noted of them before.
         """
-        name, known = prepared.setting.name, record.setdefault("settings", {})
+        name, known = prepared.setting.key, record.setdefault("settings", {})
         before = known.get(name, {}).get("machine", {})  # what was found to suit the machine stays
         spec = dataclasses.replace(self.spec, processes=self.spec.processes or before.get("processes"))
         rows = self.spec.rows or before.get("rows") or (NO_LIMIT if before else None)
         every, study = self.spec.checkpoint_every, self.folder.identity
         session = Session(prepared, Machine.of(spec, prepared), rows, every, study)
-        facts = session.facts()
+        facts, made = session.facts(), made_with(record, prepared.setting)
         if name in known and not anyway:
-            noted = {"versions": record["versions"], **known[name]}
+            noted = {"versions": made["versions"], **known[name]}
             compare(noted, {"versions": versions(), **facts}, self.out)
-        known[name], record["versions"] = facts, versions()
+        known[name], made["versions"] = facts, versions()
         self.folder.write(dump(self.spec, settings), record)
         prepared.save_partitions(self.out)
         return session
-
-
-class Heard(Progress):
-    """What a session tells while it trains: to the screen, and its rows to trackers, too."""
-
-    def __init__(self, progress: Progress, audience: Audience) -> None:
-        self._progress, self._audience = progress, audience
-
-    def preparing(self, rows: int) -> None:
-        self._progress.preparing(rows)
-
-    def recorded(self, rows: list[Row]) -> None:
-        self._progress.recorded(rows)
-        self._audience.on_rows(rows)
 
 
 @contextlib.contextmanager
