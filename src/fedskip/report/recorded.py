@@ -230,7 +230,7 @@ def so_far(history: Iterable[Row], study: Facts, checkpoints: Path) -> Table:
         round, client = (diverged and lost.get("broke")) or (None, None)
         row = about | summarise(mine, rounds=lost.get("ended_at") or rounds[mine[0]["setting"]])
         row |= {"diverged": diverged, "broke_round": round, "broke_client": client}
-        rows.append(row | {"ended": lost.get("ended") or None})
+        rows.append(row | {"ended": lost.get("ended", "")})
     return Table(SUMMARY, rows)
 
 

@@ -217,7 +217,7 @@ class Judge:
         """What is known of a run beside its history; rounds and bytes after the last merge count, too."""
         server, division = standing.run.server, self.prepared.division(standing.seed)
         row = standing.about() | {"final": standing.final, "diverged": standing.run.diverged}
-        row["ended"] = standing.ended or None
+        row["ended"] = standing.ended
         if standing.run.diverged:  # its last finite numbers stand
             broke = standing.look_back()
             row |= {"broke_round": broke and broke.round, "broke_client": broke and broke.client}
