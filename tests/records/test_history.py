@@ -44,20 +44,20 @@ def test_what_a_checkpoint_holds_is_recovered(
     history: HistoryFile, damage: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     history.append([*rows(3), *rows(1, setting="b")])
-    recorded = history.of("a", 2)
+    recorded = history.of(["a.r"], 2)
     history.path.write_text(damage) if damage is not None else history.path.unlink()
     again = HistoryFile(history.path)
-    again.recover("a", 2, recorded)
-    assert again.of("a", 2) == recorded
+    again.recover("a", ["a.r"], 2, recorded)
+    assert again.of(["a.r"], 2) == recorded
     assert "is taken from its checkpoint" in caplog.text
     caplog.clear()
-    again.recover("a", 2, recorded)
+    again.recover("a", ["a.r"], 2, recorded)
     assert not caplog.text
 
 
 def test_cut_forgets_what_came_later(history: HistoryFile) -> None:
     history.append([*rows(3), *rows(3, setting="b")])
-    history.cut("a", 1)
+    history.cut(["a.r"], 1)
     assert Table.read(history.path).column("round") == [1, 3]
-    history.cut("c", 0, anew=["a.r"])
+    history.cut([], 0, anew=["a.r"])
     assert Table.read(history.path).column("setting") == ["b"]

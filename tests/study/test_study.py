@@ -151,7 +151,7 @@ def test_killed_at_random_moments(tmp_path: Path, engine: str) -> None:
 def test_resume_without_a_checkpoint_starts_at_round_0(tmp_path: Path) -> None:
     whole, early = study(tmp_path / "whole", rounds=3), study(tmp_path / "early", rounds=3)
     whole.run()
-    settings = [one.setting for one in early._prepare()]
+    settings, _ = early._prepare()
     early.folder.write(dump(early.spec, settings), {})
     early.resume()
     assert numbers(whole.out) == numbers(early.out)

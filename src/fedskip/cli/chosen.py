@@ -52,6 +52,8 @@ def overridden(tree: Tree, over: Tree) -> Tree:
     without a word. Only references keep what is theirs; in a shorter study they are shorter, too.
     """
     own = Tree({key: value for key, value in over.values.items() if key in KEYS and key != "name"})
+    if {"methods", "seeds"} & own.values.keys():  # of a study that was extended: these and no others
+        own, over = (Tree({**one.values, "added": None}, one.places) for one in (own, over))
     entries, places = tree.values.get("settings"), dict(tree.places)
     if isinstance(entries, list):
         entries = list(entries)

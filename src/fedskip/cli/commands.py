@@ -43,6 +43,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.command()(studies.run)
 app.command()(studies.resume)
+app.command()(studies.extend)
 app.command()(report)
 app.command()(watch)
 app.add_typer(data.app, name="data")

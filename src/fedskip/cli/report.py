@@ -14,7 +14,7 @@ from fedskip.input.errors import InputError, require, unknown
 from fedskip.report.choices import FORMATS, SCORES
 
 SCORE = "mean_tail"
-TABLES = ("table", "compare", "reach")
+TABLES = ("table", "chosen", "compare", "reach")
 Where = Annotated[str | None, typer.Option("--to", help="Where to write; one study: its own folder.")]
 
 
@@ -41,7 +41,7 @@ def report(
 ) -> None:
     """Write report.html, figures and tables; works on unfinished studies, too."""
     from fedskip.cli.screen import console
-    from fedskip.report import reach
+    from fedskip.report import reach, sweep
     from fedskip.report.closing import closing, scored
     from fedskip.report.page import write_report
     from fedskip.report.parts import verdict
@@ -59,6 +59,9 @@ def report(
     sheets = {"table": scored(results)}
     screen = console()
     screen.print(closing(results))
+    if sweep.sweeps(results):
+        sheets["chosen"] = sweep.sheet(results)
+        screen.print(sheets["chosen"])
     asked = baseline is not None or score != SCORE
     if asked or verdict(results):  # else there is nothing to compare, which is no error unless asked for
         sheets["compare"] = compared(results, baseline, score)
@@ -66,11 +69,13 @@ def report(
     if target or reach.reachable(results):
         sheets["reach"] = reach.reached(results, aim)
         screen.print(sheets["reach"])
-    for line in (*verdict(results, baseline=baseline, score=score), *reach.in_words(results, aim), *notes):
+    judged = verdict(results, baseline=baseline, score=score)
+    for line in (*sweep.in_words(results), *judged, *reach.in_words(results, aim), *notes):
         screen.print(line)
     write_report(results, to, figures, notes, baseline=baseline, score=score, target=aim)
     numbers = {  # of the sheets that there are
         "table": results.table,
+        "chosen": results.chosen,
         "compare": lambda: results.compare(baseline or results.baseline, score=score),
         "reach": lambda: results.to_target(aim),
     }

@@ -8,8 +8,8 @@ import typer
 
 from fedskip.cli.stops import stoppable
 from fedskip.cli.trouble import in_words, trouble
-from fedskip.records.checkpoint import found
-from fedskip.report import reach
+from fedskip.input.errors import InputError
+from fedskip.report import reach, sweep
 from fedskip.report.closing import closing
 from fedskip.report.live import console as console
 from fedskip.report.parts import verdict
@@ -25,7 +25,7 @@ def close(results: Results) -> None:
     to = console()
     to.print(closing(results))
     wanted = any("target" in setting.keys for setting in results.compared)
-    for line in [*verdict(results), *(reach.in_words(results) if wanted else ())]:
+    for line in [*sweep.in_words(results), *verdict(results), *(reach.in_words(results) if wanted else ())]:
         to.print(line)
     to.print(f"\n{results.out}", soft_wrap=True)
 
@@ -78,10 +78,8 @@ def kept(study: Study) -> tuple[str, str]:
     """What of a study that failed is safe, and how to go on."""
     if not os.path.exists(study.out / "study.yaml"):
         return f"nothing of the study is in {study.out}", "run it again"
-    rounds = []
-    for name in [setting.name for setting in study.spec.settings]:
-        with suppress(OSError):
-            last = found(study.out / "checkpoints", name)[-1:]
-            rounds += [f"{name} up to round {round}" for round, _ in last]
+    rounds: list[str] = []
+    with suppress(OSError, InputError):
+        rounds = [f"{part} up to round {at}" for part, at in study.folder.last_rounds().items() if at]
     safe = f"kept: {', '.join(rounds)}" if rounds else "there is no checkpoint yet"
     return safe, f"go on with: fedskip resume {study.out}"

@@ -47,6 +47,10 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1, cohort=5, ..."),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Of its settings only this one; may be repeated, and hold *."),
+    ] = None,
     out: Annotated[str | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)] = None,
     sources: Annotated[
         list[Path] | None,
@@ -66,7 +70,7 @@ def run(
     from fedskip.cli.screen import close, resumable
     from fedskip.paper.computed import COMPUTED
     from fedskip.report.trackers.audience import tracker
-    from fedskip.spec import Tree, assigned, build
+    from fedskip.spec import Tree, assigned, build, narrowed
     from fedskip.study import Study
 
     check_grace(grace)
@@ -74,7 +78,8 @@ def run(
     given = {key: value for key, value in keys.items() if value is not None}
     require("--models", models is None or study == "complexity", "is only for complexity", models)
     if study in COMPUTED:
-        others = {"scale": scale, "set": assignments or None, "track": track or None, "grace": grace}
+        others = {"scale": scale, "set": assignments or None, "only": only or None}
+        others |= {"track": track or None, "grace": grace}
         for key, value in (given | {key: v for key, v in others.items() if v is not None}).items():
             raise InputError(f"--{key}", f"is not for {study}, which is computed", value, "leave it out")
         compute(study, sources, folder(out), models)
@@ -86,7 +91,8 @@ def run(
             raise InputError(f"--{key}", "must not be given twice", given[key], fix)
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
     trackers = [tracker(name, "--track") for name in track or ()]
-    new = Study(folder(out), spec=build(chosen(study, over, scale)))
+    spec = build(chosen(study, over, scale))
+    new = Study(folder(out), spec=narrowed(spec, only) if only else spec)
     with resumable(new, grace):
         results = new.run(progress=True, trackers=trackers)
     close(results)
@@ -123,3 +129,35 @@ def resume(
         with resumable(study, grace):
             results = study.resume(progress=True, rounds=rounds, anyway=anyway, trackers=trackers)
     close(results)
+
+
+def extend(
+    out: Annotated[Path, typer.Argument(help="The folder of a finished study.", show_default=False)],
+    methods: Annotated[
+        str | None, typer.Option(help="To be run at the seeds that are there: 'scaffold, moon(mu=5)'.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N|LIST", help="To be run with all methods: 5 is 0 to 4; or 7,8,9.")
+    ] = None,
+    track: Track = None,
+    grace: Grace = None,
+) -> None:
+    """Add methods or seeds to a finished study, beside what is there, whose numbers stay as they are."""
+    from fedskip.cli.screen import close, resumable
+    from fedskip.report.trackers.audience import tracker
+    from fedskip.study import Study
+
+    check_grace(grace)
+    given = methods is not None or seeds is not None
+    require("extend", given, "must be given --methods or --seeds", fix="such as --seeds 5 or --methods moon")
+    trackers = [tracker(name, "--track") for name in track or ()]
+    study = Study.load(out)
+    with resumable(study, grace):
+        results = study.extend(progress=True, methods=methods, seeds=_seeds(seeds), trackers=trackers)
+    close(results)
+
+
+def _seeds(text: str | None) -> str | list[str] | None:
+    """How many, or a list of them; what is neither is refused where seeds are read."""
+    parts = [part.strip() for part in (text or "").split(",")]
+    return [part for part in parts if part] if len(parts) > 1 else text

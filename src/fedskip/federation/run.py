@@ -63,13 +63,19 @@ class Run:
         self.look_every, self.last, self.keep_slots = look_every, last, keep_slots
         self.round = 0  # rounds that all slots have done
         self.steps = 0  # client-steps done
-        self.diverged = False  # then no more visits start
+        self.diverged = False
+        self.ended = False  # early, since somebody said so
         self.visits: list[Visited] = []  # since the last outcome
         self._stretch: Ahead | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether no more visits start, whatever rounds are left."""
+        return self.diverged or self.ended
+
     def ready(self, until: int) -> list[Job]:
         """The visits that may start now, if the run is to go on to round `until`."""
-        if self.diverged:
+        if self.over:
             return []
         if self._stretch is None and self.round < until:
             stop = self._next_meeting(self.round, until)

@@ -111,6 +111,29 @@ def told_apart(methods: Iterable[Method]) -> Mapping[type[Method], list[str]]:
     return names
 
 
+def joined(parts: Iterable[Iterable[Method]]) -> list[Method]:
+    """The methods of several lists, each once."""
+    found: list[Method] = []
+    for methods in parts:
+        found += [method for method in methods if method not in found]
+    return found
+
+
+def labels_as_added(parts: Iterable[Iterable[Method]]) -> list[tuple[Method, str]]:
+    """How tables call methods that were added part by part: what has a name keeps it.
+
+    >>> [label for _, label in labels_as_added([parse_many("moon, fedavg"), parse_many("moon(mu=5)")])]
+    ['MOON', 'FedAvg', 'MOON(mu=5.0)']
+    """
+    found: list[tuple[Method, str]] = []
+    for methods in parts:
+        known = [method for method, _ in found]
+        new = [method for method in methods if method not in known]
+        apart = told_apart([*known, *new])
+        found += [(method, method.label_with(apart[type(method)])) for method in new]
+    return found
+
+
 def in_a_file(label: str) -> str:
     """A label as part of a file's name.
 

@@ -61,7 +61,7 @@ def _wanted(maker: Callable[..., Any] | None, sizes: Mapping[str, int]) -> dict[
 def _own(maker: Callable[..., Any], model: Mapping[str, Any], sizes: Mapping[str, int]) -> nn.Module:
     """What a user's class or function, named in a study, makes of its options."""
     name: str = model["name"]
-    options, hints = _wanted(maker, sizes), _hints(maker)
+    options, hints = _wanted(maker, sizes), hints_for(maker)
     takes = inspect.signature(maker).parameters
     free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
     for option, value in model.items():
@@ -88,7 +88,12 @@ def _load(name: str) -> Callable[..., Any]:
     return found
 
 
-def _hints(maker: Callable[..., Any]) -> dict[str, Any]:
+def maker_of(name: str) -> Callable[..., Any] | None:
+    """The class or function that makes the model of that name, a user's own or one of ours."""
+    return _load(name) if is_own(name) else models.MODELS.get(name)
+
+
+def hints_for(maker: Callable[..., Any]) -> dict[str, Any]:
     """The types that a class or function declares for what it takes, as far as they are known."""
     try:
         return get_type_hints(maker.__init__ if isinstance(maker, type) else maker)  # type: ignore[misc]

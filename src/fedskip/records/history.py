@@ -19,7 +19,7 @@ HISTORY = (
 SUMMARY = (
     "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final",
     "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test", "broke_round",
-    "broke_client", "broke_slot", "set_aside", "worst_clients",
+    "broke_client", "broke_slot", "set_aside", "worst_clients", "ended",
 )  # fmt: skip
 TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 
@@ -57,29 +57,31 @@ class HistoryFile:
         with naming(self.path), self.path.open("ab") as file:
             os.fsync(file.fileno())
 
-    def cut(self, setting: str, round: int, anew: Collection[str] = ()) -> None:
-        """Forget what a setting recorded after a round, half a line, and runs that start anew."""
-        kept = [row for row in self.table if row["setting"] != setting or row["round"] <= round]
+    def cut(self, runs: Collection[str], round: int, anew: Collection[str] = ()) -> None:
+        """Forget what runs recorded after a round, half a line, and runs that start anew."""
+        kept = [row for row in self.table if row["run"] not in runs or row["round"] <= round]
         self.table = Table(self.columns, [row for row in kept if row["run"] not in anew])
         self._write()
 
-    def of(self, setting: str, round: int) -> str:
-        """What a setting has recorded up to a round, as text."""
-        rows = [row for row in self.table if row["setting"] == setting and row["round"] <= round]
+    def keep(self, runs: Collection[str]) -> None:
+        """Forget all other runs."""
+        self.table.rows = [row for row in self.table if row["run"] in runs]
+
+    def of(self, runs: Collection[str], round: int) -> str:
+        """What runs have recorded up to a round, as text."""
+        rows = [row for row in self.table if row["run"] in runs and row["round"] <= round]
         return Table(self.columns, rows).csv()
 
-    def recover(self, setting: str, round: int, recorded: str) -> None:
-        """Up to a round, take the rows of a setting that a checkpoint holds, if the file has others."""
-        known = Table(
-            self.columns, Table.parse(recorded, self.path)
-        )  # with columns that it may be older than
-        if self.of(setting, round) != known.csv():
+    def recover(self, part: str, runs: Collection[str], round: int, recorded: str) -> None:
+        """Up to a round, take the rows of runs that a checkpoint of `part` holds, if the file has others."""
+        known = Table(self.columns, Table.parse(recorded, self.path))  # which may be older than some columns
+        if self.of(runs, round) != known.csv():
             log.warning(
                 "%s was changed or lost: what %s recorded up to round %d is taken from its checkpoint",
-                self.path, setting, round,
+                self.path, part, round,
             )  # fmt: skip
-            later = [row for row in self.table if row["setting"] != setting]
-            self.table = Table(self.columns, [*known, *later])
+            others = [row for row in self.table if row["run"] not in runs]
+            self.table = Table(self.columns, [*known, *others])
 
     def _is_ours(self) -> bool:
         return self.path.is_file() and self.path.stat().st_size == self._size

@@ -4,26 +4,31 @@ study.yaml holds the study as it was begun and, under `record`, what it noted ab
 arithmetic, and the data in numbers. A study that resumes compares these with what it finds.
 """
 
+import contextlib
 import itertools
 import json
 import os.path
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fedskip.files import clear_parts, digest, write_text
-from fedskip.input.errors import InputError, flag, option, require, resuming_it
+from fedskip.input.errors import InputError, flag, option, require, resuming_it, short
+from fedskip.input.nest import flatten
 from fedskip.input.plain import load, read_text
 from fedskip.records.checkpoint import found, read_history, read_notes
-from fedskip.records.history import HistoryFile
+from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.table import Table
+from fedskip.spec.parts import part_key
 from fedskip.spec.paths import moved, read_in, written_in
 from fedskip.spec.setting import KEYS
 from fedskip.spec.study import RECORD, as_yaml
 
 Facts = dict[str, Any]
 PARTS = ("checkpoints", "models", "figures")  # folders in it
+FEW = 3  # differences that are told
 
 
 class Folder:
@@ -59,42 +64,53 @@ class Folder:
 
     @property
     def identity(self) -> str:
-        """A digest of the study, which stays when it is made longer and when files are moved."""
-        return _digest(moved(without_rounds(self._written()), os.path.basename))
+        """A digest of the study, which stays when it is made longer, gets more runs, and when files move."""
+        return _digest(moved(as_begun(self._written()), os.path.basename))
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and all their runs are in the summary."""
-        summary, settings = self.path / "summary.csv", settings_of(self.study())
-        if not settings or not summary.exists():
-            return False
-        try:
-            written = set(Table.read(summary).column("run"))
-        except InputError:  # it is written again
-            return False
-        return all(self._is_done(setting, written) for setting in settings)
+        settings, written = settings_of(self.study()), self.summary().column("run")
+        return bool(settings) and all(
+            self.is_done(key, one.get("rounds"), written) for one in settings for key in part_keys(one)
+        )
 
-    def _is_done(self, setting: Facts, written: set[str]) -> bool:
-        saved, rounds = found(self.path / "checkpoints", setting["name"]), setting.get("rounds")
+    def summary(self) -> Table:
+        """The runs that are done; none where that cannot be read: it is written again."""
+        file = self.path / "summary.csv"
+        with contextlib.suppress(InputError):
+            return Table.read(file) if file.exists() else Table(SUMMARY)
+        return Table(SUMMARY)
+
+    def is_done(self, part: str, rounds: int | None, written: Collection[str]) -> bool:
+        """Whether a part of a setting has done its rounds, and its runs are among those that are written."""
+        saved = found(self.path / "checkpoints", part)
         if not saved or rounds is None or saved[-1][0] < rounds:
             return False
-        return set(read_notes(saved[-1][1])["runs"]) <= written
+        return set(read_notes(saved[-1][1])["runs"]) <= set(written)
+
+    def last_rounds(self) -> dict[str, int]:
+        """By part of a setting, the round of its last checkpoint; 0: there is none."""
+        parts = [key for setting in settings_of(self.study()) for key in part_keys(setting)]
+        saved = {key: found(self.path / "checkpoints", key) for key in parts}
+        return {key: files[-1][0] if files else 0 for key, files in saved.items()}
 
     def recover(self, history: HistoryFile) -> None:
         """Up to the last checkpoints, the history is what they hold, whatever became of its file."""
-        names = [setting["name"] for setting in settings_of(self.study())]
+        settings = settings_of(self.study())
+        names = [setting["name"] for setting in settings]
         history.table.rows = [row for row in history.table if row["setting"] in names]
-        for name in names:
-            for round, file in found(self.path / "checkpoints", name)[-1:]:
+        for key in (key for setting in settings for key in part_keys(setting)):
+            for round, file in found(self.path / "checkpoints", key)[-1:]:
                 recorded = read_history(file)
                 if recorded is not None:
-                    history.recover(name, round, recorded)
+                    history.recover(key, read_notes(file)["runs"], round, recorded)
 
     def refuse_taken(self, study: Facts) -> None:
         """Refuse to begin a study in a folder that holds one, parts of one, or anything else."""
         another = f"choose another folder ({option('out', 'FOLDER')})"
         if self.file.exists():
             if not _alike(self.study(), study, self.path):
-                raise InputError("out", "holds another study", str(self.path), another)
+                raise self.other(study, another)
             if self.is_finished():
                 raise InputError("out", "holds this study, finished", str(self.path), another)
             fix = f"continue it with {resuming_it(self.path)}"
@@ -111,8 +127,17 @@ class Folder:
 
     def refuse_other(self, study: Facts) -> None:
         """Refuse to go on with another study than the one that was begun here, but for its rounds."""
-        if not _alike(without_rounds(self.study()), without_rounds(study), self.path):
-            raise InputError("out", "holds another study", str(self.path), "choose its own folder")
+        if not _alike(as_begun(self.study()), as_begun(study), self.path):
+            raise self.other(study, "choose its own folder")
+
+    def other(self, study: Facts, fix: str) -> InputError:
+        """The folder holds another study than this one; says in what they differ."""
+        here = written_in(self.path)
+        apart = changes(moved(self.study(), here), moved(study, here))
+        first = "; ".join(short(words, 70) for words in apart[:FEW])
+        more = f"; and {len(apart) - FEW} more" if len(apart) > FEW else ""
+        told = f"{first}{more}" or "its keys are the same, their order is not"
+        return InputError("out", f"holds another study: {told}", str(self.path), fix)
 
     def refuse_edited(self) -> None:
         """Refuse to go on where the file is not what the study wrote."""
@@ -183,10 +208,48 @@ def _alike(one: Facts, other: Facts, folder: Path) -> bool:
     return moved(one, here) == moved(other, here)
 
 
-def without_rounds(study: Facts) -> Facts:
-    """A study that may be made longer."""
-    settings = [{**setting, "rounds": None} for setting in study.get("settings") or ()]
-    return {**study, "rounds": None, "settings": settings}
+def as_begun(study: Facts) -> Facts:
+    """A study without what may change: it is made longer, and gets more runs."""
+    whole, *settings = [
+        {key: value for key, value in one.items() if key != "added"} | {"rounds": None}
+        for one in (study, *(study.get("settings") or ()))
+    ]
+    return {**whole, "settings": settings}
+
+
+def part_keys(setting: Facts) -> list[str]:
+    """How checkpoints and the record call the parts of a setting: what it began with, and additions."""
+    return [part_key(setting["name"], number) for number in range(1 + len(setting.get("added") or ()))]
+
+
+def changes(before: Facts, now: Facts) -> list[str]:
+    """What a study differs in from another, in words, by dotted key."""
+    settings = [{one["name"]: flatten(one) for one in settings_of(study)} for study in (before, now)]
+    lost, new = ([*a.keys() - b.keys()] for a, b in (settings, settings[::-1]))
+    named = [f"the settings were {_few(settings[0])} and are {_few(settings[1])}"] if lost or new else []
+    plain = [
+        {key: value for key, value in study.items() if key not in (*KEYS, "settings") or key == "name"}
+        for study in (before, now)
+    ]
+    pairs = [(one, settings[1][name]) for name, one in settings[0].items() if name in settings[1]]
+    found = [words for one, other in [(plain[0], plain[1]), *pairs] for words in _changed(one, other)]
+    return list(dict.fromkeys([*named, *found]))
+
+
+def _few(names: Collection[str]) -> str:
+    return ", ".join(list(names)[:FEW]) + (", ..." if len(names) > FEW else "")
+
+
+def _changed(one: Facts, other: Facts) -> list[str]:
+    return [
+        f"{key} was {_said(one.get(key))} and is {_said(other.get(key))}"
+        for key in sorted({*one, *other})
+        if one.get(key) != other.get(key)
+    ]
+
+
+def _said(value: Any) -> str:
+    return "not set" if value is None else repr(value)
 
 
 def settings_of(study: Facts) -> list[Facts]:
@@ -197,17 +260,23 @@ def settings_of(study: Facts) -> list[Facts]:
 
 def compare(before: Facts, now: Facts, out: Path) -> None:
     """Refuse to go on where what shapes the arithmetic has changed."""
-    one, other = _flat(before), _flat(now)
-    changes = [
-        f"{key} was {one.get(key)!r} and is {other.get(key)!r}"
-        for key in sorted({*one, *other})
-        if one.get(key) != other.get(key)
-    ]
-    if changes:
+    if apart := _changed(_flat(before), _flat(now)):
         raise InputError(
-            "resume", f"would not repeat the same numbers: {'; '.join(changes)}", ...,
+            "resume", f"would not repeat the same numbers: {'; '.join(apart)}", ...,
             f"restore that, or go on all the same with {resuming_it(out, anyway=True)}",
         )  # fmt: skip
+
+
+def compare_data(before: Facts, now: Facts, out: Path) -> None:
+    """Refuse to add runs to a study whose data have changed since they were divided."""
+    one, other = (
+        {"parameters": None, **{k: facts.get(k, {}) for k in ("data", "divisions")}}
+        for facts in (before, now)
+    )
+    one["divisions"] = {seed: one["divisions"].get(seed, each) for seed, each in other["divisions"].items()}
+    if apart := _changed(_flat(one), _flat(other)):
+        fix = "bring back the data that it was run on, or begin another study"
+        raise InputError("out", f"was run on other data: {'; '.join(apart)}", str(out), fix)
 
 
 def _flat(facts: Facts) -> Facts:

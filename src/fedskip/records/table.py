@@ -15,7 +15,7 @@ from fedskip.input.errors import InputError
 
 Row = dict[str, Any]
 
-_WORDS = {"setting", "run", "method", "period"}
+_WORDS = {"ended", "setting", "run", "method", "period"}
 _WHOLE = {
     "seed", "round", "rounds", "merges", "best_round", "broke_round", "bytes_down", "bytes_up", "bytes_total",
     "broke_slot", "set_aside", "x_set_aside",

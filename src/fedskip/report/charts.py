@@ -11,6 +11,7 @@ from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.series import Band
 from fedskip.report.style import look
+from fedskip.report.sweep import looked_at
 
 HERE = Path(__file__).parent
 DASHES = {"-": "solid", "--": "dash"}  # as Plotly calls them
@@ -23,7 +24,7 @@ def scripts() -> list[str]:
 
 def charts(results: Results) -> str:
     """The numbers of all charts, as JSON that may stand in a page; empty where there are none."""
-    drawn = [_chart(results, setting) for setting in results.compared if results.labels(setting.name)]
+    drawn = [_chart(results, setting) for setting in looked_at(results) if results.labels(setting.name)]
     drawn = [chart for chart in drawn if chart["views"]]
     if not drawn:
         return ""

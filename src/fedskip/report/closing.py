@@ -132,6 +132,11 @@ def notes(results: Results, mark: str = "Bold") -> list[str]:
         found.append(meaning(results, mark))
     if any(last_round(results, s, label) for s in results.compared for label in results.labels(s.name)):
         found.append("In brackets: the round of `last`, where it is not the last round.")
+    if early := [row for row in results.summary if row.get("ended")]:
+        at = sorted({row["rounds"] for row in early})
+        span = f"round {at[0]}" if len(at) == 1 else f"rounds {at[0]} to {at[-1]}"
+        which = " or ".join(sorted({row["ended"] for row in early}))
+        found.append(f"{len(early)} of {len(results.summary)} runs ended early, at {span} ({which}).")
     return [*found, *broken.notes(results)]
 
 

@@ -182,7 +182,7 @@ class Watch:
         return f"elapsed {units.clock(elapsed)}", f"left {units.clock(left)}", speed
 
     def _cells(self, runs: list[Shown], status: Status) -> list[RenderableType]:
-        going = [run for run in runs if run.name not in status.diverged]
+        going = [run for run in runs if run.name not in status.over]
         done, rounds = fmean(status.rounds[run.name] for run in going or runs), self.course.rounds
         scores = [
             units.score(fmean(known) if known else None, self.course.metric)
@@ -191,7 +191,9 @@ class Watch:
         ]
         seeds = str(runs[0].seed) if len(runs) == 1 else f"{len(runs)} seeds"
         bar = ProgressBar(rounds, done, width=12, complete_style="cyan", finished_style="green")
-        left = Text(units.clock(self.pace.left(status, going))) if going else Text("diverged", "red")
+        lost = any(run.name in status.diverged for run in runs)
+        over = Text("diverged", "red") if lost else Text("ended early", "green")
+        left = Text(units.clock(self.pace.left(status, going))) if going else over
         return [Text(runs[0].label), seeds, f"{int(done)}/{rounds}", bar, *scores, left]
 
 
@@ -225,7 +227,7 @@ class Pace:
 
     def left(self, status: Status, runs: Iterable[Shown]) -> float | None:
         """Seconds until these runs are done; None while there is nothing to go by."""
-        going = [run.name for run in runs if run.name not in status.diverged]
+        going = [run.name for run in runs if run.name not in status.over]
         done = sum(status.rounds[name] - self.before.rounds[name] for name in going)
         to_do = sum(self.course.rounds - status.rounds[name] for name in going)
         if not to_do:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedskip.files import write_bytes, write_text
 from fedskip.input.errors import InputError
-from fedskip.report import parts, reach
+from fedskip.report import parts, reach, sweep
 from fedskip.report.canvas import drawn, new_axes
 from fedskip.report.charts import charts, scripts
 from fedskip.report.closing import further, notes, scored
@@ -23,6 +23,7 @@ from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 from fedskip.report.verdict import compared
 from fedskip.report.warned import warnings
+from fedskip.spec.grid import short_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +91,7 @@ class Figure(NamedTuple):
 def figures(results: Results) -> list[Figure]:
     """All figures of a study."""
     wanted: list[tuple[str, str, str, str, dict[str, str]]] = []
-    for setting in results.compared:
+    for setting in sweep.looked_at(results):
         known = {
             name: (kind, how, words.format(metric=setting.metric.words))
             for name, (kind, how, words) in FIGURES.items()
@@ -104,7 +105,11 @@ def figures(results: Results) -> list[Figure]:
             (setting.name, f"{setting.name}.{name}", kind, words, {"setting": setting.name, **how})
             for name, (kind, how, words) in known.items()
         ]
-    words, how = "a score over the rounds from merge to merge", {"score": "mean_tail"}
+    for one in sweep.sweeps(results):
+        for key, short in short_names(one.keys).items():
+            how = {"setting": one.name, "parameter": key}
+            wanted.append((f"{one.name}: what was swept", f"{one.name}.sweep-{short}", "sweep", key, how))
+    words, how = "a score over the rounds from merge to merge", {"score": "mean_tail", "parameter": "period"}
     wanted.append(("periods", "sweep", "sweep", words, how))
     return [
         Figure(place, name, kind, words, partial(_draw, results, kind, how))
@@ -153,14 +158,19 @@ def content(
     marks += [f"{setting.name}, {words}." for setting in results.settings for words in setting.marks]
     words, bill = parts.verdict(results, **how), reach.in_words(results, target)
     said = [*warnings(results), *said]
+    tuned = sweep.in_words(results)
     found = [
         f"<h1>{html.escape(results.name)}</h1>{paragraphs(marks, 'mark')}{parts.about(results)}",
-        f'<div class="verdict">{paragraphs([*words, *bill, *said])}</div>' if words or bill or said else "",
+        f'<div class="verdict">{paragraphs([*tuned, *words, *bill, *said])}</div>'
+        if tuned or words or bill or said
+        else "",
         f"<h2>Set-up</h2>{parts.brief(results)}",
         f"<h2>Results</h2>{wide(scored(results).html())}{paragraphs([*notes(results), WORDS], 'dim')}",
     ]
     for sheet in further(results):
         found.append(f"<h2>{html.escape(sheet.title)}</h2>{wide(sheet.html())}")
+    if tuned:
+        found.append(f"<h2>Best values</h2>{described(sweep.sheet(results))}")
     if words:
         sheet = compared(results, **how)
         found.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{described(sheet)}")
@@ -168,7 +178,7 @@ def content(
         sheet = reach.reached(results, target)
         found.append(f"<h2>{html.escape(sheet.title)}</h2>{described(sheet)}")
     numbers = charts(results)
-    charted = [setting.name for setting in results.compared] if numbers else []
+    charted = [setting.name for setting in sweep.looked_at(results)] if numbers else []
     for place in dict.fromkeys([*charted, *pictures]):
         some = pictures.get(place, [])
         chart = f'<div data-chart="{html.escape(place)}"></div>' if place in charted else ""

@@ -9,19 +9,21 @@ from typing import Any
 from fedskip.input.errors import InputError
 from fedskip.input.nest import flatten
 from fedskip.methods.grammar import parse
-from fedskip.records.provenance import Folder
+from fedskip.records.provenance import Facts, Folder
 from fedskip.report import broken, units
 from fedskip.report import verdict as judged
 from fedskip.report.closing import tested
 from fedskip.report.recorded import About, Recorded
 from fedskip.report.results import Results
+from fedskip.report.sweep import looked_at
 from fedskip.report.units import count
 
 
 def about(results: Results) -> str:
     """What was studied: three sentences for each setting."""
-    names = [f"{setting.name}: " if len(results.compared) > 1 else "" for setting in results.compared]
-    said = [_sentences(results, setting) for setting in results.compared]
+    shown = looked_at(results)
+    names = [f"{setting.name}: " if len(results.compared) > 1 else "" for setting in shown]
+    said = [_sentences(results, setting) for setting in shown]
     return paragraphs(name + words for name, words in zip(names, said, strict=True))
 
 
@@ -43,7 +45,8 @@ def _sentences(results: Results, setting: About) -> str:
 def brief(results: Results) -> str:
     """What makes a setting, at a glance; every key stands at the end of the page."""
     rows: dict[str, list[str]] = {}
-    for setting in results.compared:
+    shown = looked_at(results)
+    for setting in shown:
         keys, local, division = setting.keys, setting.keys.get("local", {}), _division(setting)
         noted = Folder(setting.out).record().get("settings", {}).get(keys["name"], {})
         clients = division.get("clients", keys.get("clients"))
@@ -62,7 +65,7 @@ def brief(results: Results) -> str:
         }
         for name, value in facts.items():
             rows.setdefault(name, []).append(value)
-    names = [setting.name for setting in results.compared]
+    names = [setting.name for setting in shown]
     return wide(grid(names if len(names) > 1 else [], rows.items()))
 
 
@@ -93,7 +96,7 @@ def timing(results: Results) -> str:
             runs = part.summary.where(setting=setting.name)
             seconds = max(part.history.where(setting=setting.name).column("seconds"), default=None)
             done = max(part.history.where(setting=setting.name).column("round"), default=0)
-            visits = len(runs) * done * int(setting.keys.get("cohort") or 0)
+            visits = sum(run["rounds"] or 0 for run in runs) * int(setting.keys.get("cohort") or 0)
             machine = (record.get("settings") or {}).get(setting.keys["name"], {}).get("machine", {})
             facts = [str(machine[key]) for key in ("device_name", "engine", "precision") if key in machine]
             speed = f"{visits / seconds:,.0f} visits a second" if seconds else units.NONE
@@ -127,7 +130,8 @@ def provenance(results: Results) -> str:
             *([f"Made with {versions}."] if versions else []),
             *_engines(record.get("settings") or {}),
             *([f"Hash of the study: {record['study']}."] if "study" in record else []),
-            "To repeat it, save study.yaml below and run: fedskip run study.yaml",
+            *(_added(key, made) for key, made in (record.get("added") or {}).items()),
+            "To repeat it, save study.yaml below and run: fedskip run study.yaml --out NEW",
         ]
         source = html.escape(folder.file.read_text(encoding="utf-8"))
         listing = folded("study.yaml, and what the study noted about itself", f"<pre>{source}</pre>")
@@ -144,6 +148,13 @@ def _engines(settings: dict[str, Any]) -> list[str]:
     if len(set(found.values())) == 1:
         return [f"Engine: {next(iter(found.values()))}"]
     return [f"Engine of {name}: {line}" for name, line in found.items()]
+
+
+def _added(part: str, made: Facts) -> str:
+    """When and with what runs were added to a setting."""
+    setting, _, number = part.rpartition("~")
+    versions = ", ".join(f"{name} {version}" for name, version in (made.get("versions") or {}).items())
+    return f"Addition {number} to {setting}: {made.get('when', 'when it was run')}, with {versions}."
 
 
 # --- what the parts are made of ------------------------------------------------------------------------

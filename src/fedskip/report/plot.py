@@ -18,6 +18,7 @@ from fedskip.federation.server import draw_cohort
 from fedskip.input.errors import InputError, unknown
 from fedskip.methods.period import Period
 from fedskip.records.table import Table
+from fedskip.report import sweep
 from fedskip.report.canvas import GREY, finish, new_axes
 from fedskip.report.curves import NAMES, curves
 from fedskip.report.recorded import About, Recorded
@@ -86,13 +87,32 @@ class Plot:
         """How far the slots are apart before a merge."""
         return self.curves(setting, y="drift_mean", **how)
 
-    def sweep(self, parameter: str = "period", *, score: str = "best", axes: Axes | None = None) -> Axes:
-        """A score against a hyper-parameter, mean and standard deviation over seeds; a line per setting.
+    def sweep(
+        self,
+        parameter: str | None = None,
+        *,
+        setting: str | None = None,
+        score: str | None = None,
+        axes: Axes | None = None,
+    ) -> Axes:
+        """A score against what was swept, mean and standard deviation over seeds.
 
-        `period` takes FedAvg and FedSkip; any other is looked for in the labels, as in `MOON(mu=5.0)`.
+        Args:
+            parameter: a key that was swept, such as `local.lr` or `lr`, with a line for each method; or a
+                hyper-parameter of methods, with a line for each setting: `period` takes FedAvg and FedSkip,
+                any other is looked for in labels, as in `MOON(mu=5.0)`. None: the first key that was swept,
+                else the period.
+            setting: the swept one, where there are several.
+            score: None: that by which values are chosen, or `best`.
         """
-        if score not in self.results.summary.columns:
+        if score is not None and score not in self.results.summary.columns:
             raise unknown("score", score, self.results.summary.columns)
+        if found := sweep.find(self.results, parameter, setting):
+            return sweep.draw(self.results, *found, score, axes or new_axes())
+        return self._over_methods(parameter or "period", score or "best", axes)
+
+    def _over_methods(self, parameter: str, score: str, axes: Axes | None) -> Axes:
+        """A score against a hyper-parameter of methods."""
         axes, metric = axes or new_axes(), self._setting(None).metric
         ticks: set[float] = set()
         for about in self.results.compared:

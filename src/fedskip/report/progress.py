@@ -24,6 +24,12 @@ class Status:
     most: int = 0  # that there may be, of all groups: what is never needed is never compiled
     broke: Mapping[str, Broke] = field(default_factory=dict)  # of runs that diverged, the visit that did it
     set_aside: int = 0  # visits of all runs
+    ended: frozenset[str] = frozenset()  # runs that ended early
+
+    @property
+    def over(self) -> frozenset[str]:
+        """Runs that do no more rounds."""
+        return self.diverged | self.ended
 
     def __or__(self, other: Status) -> Status:
         """The status of the runs of both."""
@@ -32,6 +38,7 @@ class Status:
             rounds, diverged, self.steps + other.steps, max(self.preparing, other.preparing),
             self.doing or other.doing, self.begun + other.begun, self.most + other.most,
             {**self.broke, **other.broke}, self.set_aside + other.set_aside,
+            self.ended | other.ended,
         )  # fmt: skip
 
     def step(self) -> str:

@@ -7,6 +7,7 @@ from fedskip.report import units
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
+from fedskip.report.sweep import looked_at
 
 Target = float | str | None  # a score, a method whose best it is, or what the settings say
 COSTS = ("rounds", "merges", "bytes")
@@ -42,7 +43,7 @@ def reachable(results: Results, target: Target = None) -> bool:
 def in_words(results: Results, target: Target = None) -> list[str]:
     """For each setting, who is there first, and who with the fewest merges."""
     found, sentences = results.to_target(target), []
-    for setting in results.compared:
+    for setting in looked_at(results):
         rows = [row for row in found if row["setting"] == setting.name]
         there = [row for row in rows if row["reached"] == row["seeds"] > 0]
         own = next((row for row in there if row["method"] == row["target"]), None)

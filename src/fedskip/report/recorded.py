@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import yaml
 
@@ -19,7 +19,7 @@ from fedskip.input.errors import InputError, resuming, said, unknown
 from fedskip.methods.grammar import parse
 from fedskip.records.checkpoint import found, read_notes
 from fedskip.records.history import HISTORY, SUMMARY, summarise
-from fedskip.records.provenance import Facts, Folder, settings_of
+from fedskip.records.provenance import Facts, Folder, part_keys, settings_of
 from fedskip.records.table import Row, Table
 from fedskip.report.units import Metric
 from fedskip.spec.setting import check_name
@@ -43,6 +43,7 @@ class About:
     by: str = ""  # the further metric that it is looked at by
     guessing: Facts = field(default_factory=dict)  # what one answer for all samples would score
     warned: tuple[str, ...] = ()  # what was odd about it
+    parts: Sequence[Sequence[str]] = ()  # the methods that it began with, and those of every addition
 
     @property
     def name(self) -> str:
@@ -118,19 +119,21 @@ class Recorded:
         study = folder.study()
         for keys in settings_of(study):
             check_name(keys["name"])  # it names files
-        written = out / "summary.csv"  # with it a study is finished
-        finished = written.exists()
+        written = out / "summary.csv"
         rows = Table.read(history, filled=NEEDED, present=SCORED) if history.exists() else Table(HISTORY)
         noted = folder.record().get("settings") or {}
-        settings = []
-        for keys in settings_of(study):
-            settings.append(_about(keys, out, noted.get(keys["name"], {})))
+        settings = [_about(keys, out, noted) for keys in settings_of(study)]
         _refuse_unknown(rows, settings, history)
-        if finished:
+        summary, finished = Table(SUMMARY), False
+        if written.exists():
             summary = Table.read(written, filled=FILLED, present=("last", "best"), whole=True)
             _refuse_unknown(summary, settings, written)
-        else:
-            summary = so_far(rows, settings, out / "checkpoints")
+            finished = all(_is_whole(keys, summary) for keys in settings_of(study))
+        if not finished:
+            done = set(summary.column("run"))
+            under_way = [row for row in rows if row["run"] not in done]
+            later = so_far(under_way, study, settings, out / "checkpoints")
+            summary = Table(dict.fromkeys([*summary.columns, *later.columns]), [*summary, *later])
         if not summary and finished:
             fix = f"delete it, and {resuming(out)} writes it again"
             raise InputError(str(written), "holds no runs", fix=fix)
@@ -202,14 +205,29 @@ class Recorded:
         raise unknown(field, found.label, labels)
 
 
-def so_far(history: Table, settings: Sequence[About], checkpoints: Path) -> Table:
-    """The summary of runs that are under way, from their history; a checkpoint knows which have diverged."""
+def _whole(keys: Facts) -> Facts:
+    """The keys of a setting, in which methods and seeds that were added are among the others."""
+    added = keys.get("added") or ()
+    found = {key: value for key, value in keys.items() if key != "added"}
+    for name in ("methods", "seeds") if added else ():
+        found[name] = list(dict.fromkeys(one for some in (keys, *added) for one in some[name]))
+    return found
+
+
+def _is_whole(keys: Facts, summary: Table) -> bool:
+    """Whether a setting that was extended has all its runs in the summary; else with the first all are."""
+    runs = [len(some["methods"]) * len(some["seeds"]) for some in (keys, *(keys.get("added") or ()))]
+    return len(runs) == 1 or len(summary.where(setting=keys["name"])) >= sum(runs)
+
+
+def so_far(history: Iterable[Row], study: Facts, settings: Sequence[About], checkpoints: Path) -> Table:
+    """The summary of runs that are under way, from their history; a checkpoint knows which are over."""
     rounds = {setting.name: setting.rounds for setting in settings}
     higher = {setting.name: setting.metric.higher for setting in settings}
     noted: dict[str, Facts] = {}  # by run
-    for name in rounds:
+    for key in (key for keys in settings_of(study) for key in part_keys(keys)):
         with contextlib.suppress(LookupError, ValueError, OSError):  # none yet, or it makes way for the next
-            noted |= read_notes(found(checkpoints, name)[-1][1])["runs"]
+            noted |= read_notes(found(checkpoints, key)[-1][1])["runs"]
     runs: dict[str, list[Row]] = {}
     for row in history:
         runs.setdefault(row["run"], []).append(row)
@@ -219,18 +237,26 @@ def so_far(history: Table, settings: Sequence[About], checkpoints: Path) -> Tabl
         lost = noted.get(run, {})
         diverged = bool(lost.get("diverged"))
         broke, name = (diverged and lost.get("broke")) or (), mine[0]["setting"]
-        row = about | summarise(mine, rounds=rounds[name], higher=higher[name])
+        row = about | summarise(mine, rounds=lost.get("ended_at") or rounds[name], higher=higher[name])
         row |= zip(("broke_round", "broke_client", "broke_slot"), broke, strict=False)
-        rows.append(row | {"diverged": diverged, "set_aside": mine[-1].get("x_set_aside")})
+        row |= {"diverged": diverged, "set_aside": mine[-1].get("x_set_aside")}
+        rows.append(row | {"ended": lost.get("ended", "")})
     return Table(dict.fromkeys([*SUMMARY, *(name for row in rows for name in row)]), rows)
 
 
 def _about(keys: Facts, out: Path, noted: Facts) -> About:
-    """A setting, and what the study has noted of it."""
-    divisions, short, guessing = (dict(noted.get(name) or {}) for name in ("divisions", "short", "guessing"))
-    known = tuple(Metric(**one) for one in noted.get("metrics") or ())
-    warned = tuple(map(str, noted.get("warned") or ()))
-    return About(keys, out, divisions, short, known=known, guessing=guessing, warned=warned)
+    """A setting, and what the study has noted of its parts."""
+    facts = [noted.get(key, {}) for key in part_keys(keys)]
+
+    def by_seed(name: str) -> dict[Any, Any]:
+        return {seed: value for part in facts for seed, value in (part.get(name) or {}).items()}
+
+    return About(
+        _whole(keys), out, by_seed("divisions"), by_seed("short"), guessing=by_seed("guessing"),
+        known=tuple(Metric(**one) for one in facts[0].get("metrics") or ()),
+        warned=tuple(dict.fromkeys(str(line) for part in facts for line in part.get("warned") or ())),
+        parts=[keys.get("methods", ()), *(one["methods"] for one in keys.get("added") or ())],
+    )  # fmt: skip
 
 
 def _refuse_unknown(table: Table, settings: Iterable[About], file: Path) -> None:

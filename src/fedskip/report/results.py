@@ -10,6 +10,7 @@ from typing import Any
 from fedskip.input.errors import InputError, require, unknown
 from fedskip.records.history import summarise
 from fedskip.records.table import Row, Table
+from fedskip.report import sweep
 from fedskip.report.choices import SCORES
 from fedskip.report.closing import as_html, as_text
 from fedskip.report.plot import Plot
@@ -109,6 +110,14 @@ class Results(Recorded):
         """The metrics that stand beside the headline of some setting; none while looked at by one of them."""
         shown = [setting for setting in self.compared if not setting.by]
         return list(dict.fromkeys(one.name for setting in shown for one in setting.metrics[1:]))
+
+    def chosen(self) -> Table:
+        """For each method the best of what was swept, and the test score there, over seeds.
+
+        Chosen on the validation split; where there is none, on the test set, which is optimistic: the
+        column `by` says which.
+        """
+        return sweep.chosen(self)
 
     def compare(
         self,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedskip.input.errors import InputError
-from fedskip.methods.grammar import label_among, parse_many
+from fedskip.methods.grammar import label_among, labels_as_added, parse_many
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.provenance import Facts
 from fedskip.records.table import Row, Table
@@ -14,7 +14,9 @@ from fedskip.report.recorded import About
 from fedskip.report.results import Results
 
 # may differ within a setting
-FREE = ("name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "of_rounds", "note")
+FREE = (
+    "name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "of_rounds", "note", "swept",
+)  # fmt: skip
 
 
 def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
@@ -42,7 +44,7 @@ def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
     history: list[Row] = []
     summary: list[Row] = []
     for setting, found in zip(settings, sources, strict=True):
-        called = relabelled([one.keys.get("methods", ()) for _, one in found])
+        called = relabelled([one.parts or [one.keys.get("methods", ())] for _, one in found])
         for (study, one), labels in zip(found, called, strict=True):
             notes += _taken(study, one.name, setting.name, labels, history, summary)
     names = " + ".join(dict.fromkeys(study.name for study in studies))
@@ -66,18 +68,18 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value] if value is not None else []
 
 
-def relabelled(studies: Sequence[Sequence[str]]) -> list[dict[str, str]]:
-    """For each study, its labels and how a table of all of them calls these methods.
+def relabelled(studies: Sequence[Sequence[Sequence[str]]]) -> list[dict[str, str]]:
+    """For each study, whose methods came in parts, its labels and how a table of all of them calls these.
 
-    >>> relabelled([["moon", "fedavg"], ["moon(mu=5.0)"]])
+    >>> relabelled([[["moon", "fedavg"]], [["moon(mu=5.0)"]]])
     [{'MOON': 'MOON(mu=1.0)', 'FedAvg': 'FedAvg'}, {'MOON(mu=5.0)': 'MOON(mu=5.0)'}]
     """
     try:
-        methods = [parse_many(texts) for texts in studies]
+        labels = [labels_as_added(map(parse_many, parts)) for parts in studies]
     except InputError:  # one's own that is not on this machine: every study keeps its labels
         return [{} for _ in studies]
-    known = [method for own in methods for method in own]
-    return [{label_among(m, own): label_among(m, known) for m in own} for own in methods]
+    known = [method for own in labels for method, _ in own]
+    return [{label: label_among(method, known) for method, label in own} for own in labels]
 
 
 def alike(one: About, other: About) -> bool:

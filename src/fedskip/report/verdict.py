@@ -10,6 +10,7 @@ from fedskip.report.closing import SCORES, described
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
+from fedskip.report.sweep import looked_at
 
 COLOURS = {"better": "green", "worse": "red"}
 
@@ -50,7 +51,7 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
     label = results.find(baseline or results.baseline)
     found = results.compare(label, score=score)
     sentences = []
-    for setting in results.compared:
+    for setting in looked_at(results):
         rows = [row for row in found if row["setting"] == setting.name and row["verdict"] != "baseline"]
         if not rows:
             if label not in results.labels(setting.name) and results.labels(setting.name):

@@ -12,7 +12,7 @@ import functools
 import numbers
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -27,14 +27,14 @@ from fedskip.input.errors import InputError, require, unknown, unknown_key
 from fedskip.input.fit import MOST, fit
 from fedskip.input.nest import TAGS, expand, overlay
 from fedskip.methods.base import Method
-from fedskip.methods.grammar import in_a_file, parse_many, text, told_apart
+from fedskip.methods.grammar import in_a_file, joined, parse_many, text, told_apart
+from fedskip.spec import keys
 from fedskip.spec.counted import counted
 
 PYTHON = "python:"  # how a file shows an object that it cannot hold
 
 _NAME = re.compile(r"\w[\w .,+=()@-]*")  # names become parts of file names
 LONGEST = 100  # bytes of a name
-MOST_SEEDS = 10_000
 # metrics from 0 to 1
 SHARES = ("accuracy", "label_accuracy", "balanced_accuracy", "macro_f1", "auroc")
 _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a mapping
@@ -77,6 +77,9 @@ class Setting:
     note: str | None = None  # what outputs say of it besides
     guard: Literal["nonfinite"] | None = None  # visits that end in NaN or infinity are set aside
     reference: bool = False  # shown as a line beside the others, not among them
+    stop: Mapping[str, int | float] | None = None  # `patience` and `target`: when a run ends early
+    added: tuple[keys.Added, ...] | None = None  # runs that came later, by `extend`
+    swept: Mapping[str, Any] | None = None  # the grid that it is a point of
 
     def __post_init__(self) -> None:
         for name in KEYS:
@@ -84,6 +87,8 @@ class Setting:
                 object.__setattr__(self, name, checked(name, getattr(self, name)))
         _check_cohort(self.cohort, self.clients)
         self._check_target()
+        self._check_stop()
+        self._check_added()
 
     def __repr__(self) -> str:
         return f"Setting({self.name!r}: {counted([vars(self)])})"
@@ -91,8 +96,8 @@ class Setting:
     def _check_target(self) -> None:
         target = self.target
         if isinstance(target, str):
-            known = [text(method) for method in self.methods]
-            ok = self.reference or parse_many(target)[0] in self.methods
+            known = [text(method) for method in self.all_methods]
+            ok = self.reference or parse_many(target)[0] in self.all_methods
             require(
                 "target", ok, "must be one of the methods", target, f"write a score or {' or '.join(known)}"
             )
@@ -103,6 +108,39 @@ class Setting:
     def headline(self) -> str | Callable[..., Any]:
         """The metric that models are chosen and methods compared by."""
         return self.metric[0] if isinstance(self.metric, tuple) else self.metric
+
+    def _check_stop(self) -> None:
+        fix = "set validation=0.1: a run must not be ended by its test scores"
+        require("stop", not self.stop or self.validation > 0, "needs a validation split", self.stop, fix)
+        score = (self.stop or {}).get("target")
+        if score is not None and self.headline in SHARES:
+            require("stop.target", 0 <= score <= 1, "must be from 0 to 1", score, "write 0.68 for 68 %")
+
+    def _check_added(self) -> None:
+        runs: set[tuple[str, int]] = set()
+        for one in [keys.Added(self.methods, self.seeds), *self.added] if self.added else ():
+            more = {(text(method), seed) for method in one.methods for seed in one.seeds}
+            for method, seed in sorted(runs & more)[:1]:
+                raise InputError("added", f"holds {method} at seed {seed}, which is there already")
+            runs |= more
+
+    @property
+    def all_methods(self) -> list[Method]:
+        """Also those that were added."""
+        return joined([self.methods, *(one.methods for one in self.added or ())])
+
+    @property
+    def all_seeds(self) -> list[int]:
+        return list(dict.fromkeys([*self.seeds, *(seed for one in self.added or () for seed in one.seeds)]))
+
+    @property
+    def key(self) -> str:
+        """How checkpoints and the record call it."""
+        return self.name
+
+    @property
+    def run_names(self) -> list[str]:
+        return [self.run_name(method, seed) for method in self.methods for seed in self.seeds]
 
     def label(self, method: Method) -> str:
         """How tables call one of its methods."""
@@ -139,7 +177,7 @@ class Draft:
         require("data.name", named, "is missing", ..., "write data: {name: synthetic}")
         if "name" not in written:  # the data set's, which may be a path
             stem = data.name if isinstance(data, Dataset) else Path(data["name"]).stem
-            written = {"name": _as_name(stem)} | written
+            written = {"name": as_name(stem)} | written
         _check_cohort(written.get("cohort"), written.get("clients"))
         object.__setattr__(self, "keys", written)
 
@@ -225,7 +263,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def _as_name(stem: str) -> str:
+def as_name(stem: str) -> str:
     """The name of a data set, with what a setting's name may not hold replaced."""
     kept = "".join(c if _NAME.fullmatch(f"a{c}") else "-" for c in stem)
     kept = kept if _NAME.fullmatch(kept) else f"data{kept}"
@@ -284,20 +322,6 @@ def _local(local: Any) -> dict[str, Any]:
     return {key: getattr(fitted, key) for key in written}
 
 
-def _seeds(seeds: Any) -> tuple[int, ...]:
-    rule = "must be how many seeds or a list of different ones, whole numbers >= 0"
-    try:
-        if isinstance(seeds, Iterable) and not isinstance(seeds, str | Mapping):
-            found = tuple(fit("seeds", seed, int) for seed in seeds)
-        else:
-            found = tuple(range(min(fit("seeds", seeds, int), MOST_SEEDS + 1)))
-    except InputError:
-        raise InputError("seeds", rule, seeds) from None
-    require("seeds", len(set(found)) == len(found) > 0 and min(found) >= 0, rule, seeds)
-    require("seeds", len(found) <= MOST_SEEDS, f"must be {MOST_SEEDS:,} or fewer", seeds)
-    return found
-
-
 def _target(target: Any) -> float | str | None:
     """A number, or the text of one method."""
     if target is None:
@@ -354,6 +378,9 @@ _SPECIAL: dict[str, Callable[[Any], Any]] = {
     "local": _local,
     "metric": _metrics,
     "methods": lambda methods: tuple(parse_many(methods)),
-    "seeds": _seeds,
+    "seeds": keys.seeds,
     "target": _target,
+    "stop": keys.stop,
+    "added": keys.added,
+    "swept": keys.swept,
 }

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from inspect import signature
 from typing import Any, Literal
 
@@ -13,11 +14,13 @@ import yaml
 from fedskip.data.partitions import KINDS
 from fedskip.engine.handed import Attack, Privacy
 from fedskip.engine.local import Local
-from fedskip.input.errors import InputError, require, unknown_key
+from fedskip.input.errors import InputError, require, unknown, unknown_key
 from fedskip.input.fit import MOST, fit_all
 from fedskip.input.nest import TAGS
 from fedskip.input.plain import NUMBER
 from fedskip.methods.grammar import parse_many, text
+from fedskip.spec.grid import Grid
+from fedskip.spec.keys import STOP
 from fedskip.spec.setting import KEYS, PYTHON, Draft, Setting, check_name
 from fedskip.spec.tree import Tree
 
@@ -67,15 +70,14 @@ class StudySpec:
         for name, count in Counter(draft.name for draft in self.settings).items():
             fix = "give each its own `name`"
             require("settings", count == 1, "must have different names", name, fix)
-        runs = sum(len(d.keys.get("methods", "1")) * len(d.keys.get("seeds", "1")) for d in self.settings)
-        _refuse_many(runs, self.most_runs)
+        _refuse_many(sum(map(_runs, self.settings)), self.most_runs)
 
 
 _STUDY = [field.name for field in dataclasses.fields(StudySpec) if field.name != "settings"]
 _OPTIONS = {name: None for deal in KINDS.values() for name in signature(deal).parameters}
 _INNER = [  # keys that people forget to say where they belong
     *(f"local.{field.name}" for field in dataclasses.fields(Local)), *(f"{key}.{TAGS[key]}" for key in TAGS),
-    *(f"partition.{name}" for name in ["file", *_OPTIONS]),
+    *(f"partition.{name}" for name in ["file", *_OPTIONS]), *(f"stop.{name}" for name in STOP),
 ]  # fmt: skip
 _TOP = [*_STUDY, *(key for key in KEYS if key != "name"), "settings", RECORD]
 
@@ -92,13 +94,42 @@ def build(tree: Tree) -> StudySpec:
     shared = Tree({key: values[key] for key in values if key in KEYS and key != "name"}, beside.places)
     with tree.blamed():
         _refuse_many(len(entries), values.get("most_runs"))  # before they are looked at
-    drafts = []
+    grids = []
     for entry in entries or [Tree({})]:
         _check_keys(entry, KEYS)
-        drafts.append(_draft(entry.over(shared)))
+        grids.append(Grid.of(entry.over(shared), begun=RECORD in values))
+    with tree.blamed():
+        _refuse_many(sum(map(len, grids)), values.get("most_runs"))
+    drafts = [_draft(point) for grid in grids for point in grid.points(str(values.get("name", "study")))]
     study = {key: values[key] for key in _STUDY if values.get(key) is not None}
     with tree.blamed():
         return StudySpec(settings=tuple(drafts), **study)
+
+
+def narrowed(spec: StudySpec, names: Sequence[str]) -> StudySpec:
+    """The study with those of its settings that are named; `*` and `?` stand for any text.
+
+    The name of a swept setting stands for all its points.
+    """
+    known = {
+        draft.name: (draft.name, (draft.keys.get("swept") or {}).get("of", "")) for draft in spec.settings
+    }
+    for name in names:
+        if not any(fnmatchcase(one, name) for both in known.values() for one in both):
+            raise unknown("setting", name, known)
+    kept = [
+        draft
+        for draft in spec.settings
+        if any(fnmatchcase(one, n) for one in known[draft.name] for n in names)
+    ]
+    return dataclasses.replace(spec, settings=tuple(kept))
+
+
+def _runs(draft: Draft) -> int:
+    """How many a setting has, as far as it says so."""
+    keys = draft.keys
+    later = sum(len(one.methods) * len(one.seeds) for one in keys.get("added") or ())
+    return len(keys.get("methods", "1")) * len(keys.get("seeds", "1")) + later
 
 
 def _refuse_many(runs: int, allowed: Any) -> None:
@@ -173,6 +204,8 @@ def _written(values: Mapping[str, Any]) -> dict[str, Any]:
             value = dataclasses.asdict(value)
         elif key == "methods":
             value = [text(method) for method in value]
+        elif key == "added":
+            value = [_written(vars(one)) for one in value or ()] or None
         elif isinstance(value, tuple):
             value = list(value)
         elif key in TAGS and isinstance(value, Mapping):

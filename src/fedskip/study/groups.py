@@ -38,7 +38,7 @@ class Group:
         for run, outcome in train(self.engine, [standing.run for standing in self.standings], until):
             standing = standings[run.name]
             standing.visits += outcome.visits
-            if run.diverged or not self.judge.wants(standing, outcome):
+            if run.over or not self.judge.wants(standing, outcome):
                 continue
             standing.evaluated_at = outcome.round
             waiting.append((standing, outcome))
@@ -56,6 +56,7 @@ class Group:
             preparing.seconds, preparing.doing, preparing.begun, preparing.most,
             {one.name: one.broke for one in self.standings if one.run.diverged and one.broke},
             sum(run.server.set_aside for run in runs),
+            frozenset(run.name for run in runs if run.ended),
         )  # fmt: skip
 
 

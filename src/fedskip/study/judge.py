@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,9 @@ class Standing:
     label: str  # of its method
     evaluated_at: int = 0  # the round of the last evaluation
     best: float = -math.inf  # by the headline, or minus that where lower is better
+    best_at: int = 0  # its round
+    ended: str = ""  # why it ended early: patience or target
+    ended_at: int = 0  # its last round, then
     best_model: Tensor | None = None
     last_model: Tensor | None = None  # (P,), or (K, P) for runs that never merge
     final_model: Tensor | None = None
@@ -60,8 +64,8 @@ class Standing:
         return self.broke
 
     def save(self) -> Saved:
-        """All that a checkpoint holds of it; of a run that diverged only what was kept before."""
-        saved, about = ({}, {}) if self.run.diverged else self.run.save()
+        """All that a checkpoint holds of it; of a run that is over only what was kept before."""
+        saved, about = ({}, {}) if self.run.over else self.run.save()
         if self.best_model is not None:
             saved["best_model"] = self.best_model
         if self.last_model is not None and self.last_model is not self.best_model:
@@ -71,6 +75,7 @@ class Standing:
             "evaluated_at": self.evaluated_at,
             "best": self.best if math.isfinite(self.best) else None,
             "last_is_best": self.last_model is self.best_model,
+            "best_at": self.best_at, "ended": self.ended, "ended_at": self.ended_at,
         }  # fmt: skip
 
     def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
@@ -78,9 +83,11 @@ class Standing:
         self.run.diverged, self.evaluated_at = notes["diverged"], notes["evaluated_at"]
         self.broke = Broke(*notes["broke"]) if notes.get("broke") else None
         self.best = -math.inf if notes["best"] is None else notes["best"]
+        self.best_at, self.ended = notes.get("best_at", 0), notes.get("ended", "")
+        self.ended_at, self.run.ended = notes.get("ended_at", 0), bool(self.ended)
         self.best_model = tensors.pop("best_model", None)
         self.last_model = self.best_model if notes["last_is_best"] else tensors.pop("last_model", None)
-        if not self.run.diverged:
+        if not self.run.over:
             self.run.restore(tensors, notes["run"])
 
 
@@ -191,6 +198,8 @@ class Judge:
 
     def _note(self, standing: Standing, outcome: Outcome, row: Row) -> Row | None:
         """Keep what a row says of its run; None if it belongs in no history."""
+        if standing.run.ended:
+            return None
         numbers = [row[name] for name in ("train_loss", "test_loss", "drift_mean")]
         if standing.run.diverged or not all(math.isfinite(n) for n in numbers if n is not None):
             standing.run.diverged = True
@@ -207,6 +216,10 @@ class Judge:
         score = row["val_accuracy"] if validated else row["test_accuracy"]
         if score is not None and self._sign * score > standing.best:
             standing.best, standing.best_model = self._sign * score, model
+            standing.best_at = outcome.round
+        since, stop = outcome.round - standing.best_at, self.prepared.setting.stop or {}
+        if why := enough(stop, score, since, higher=self.headline.higher_is_better):
+            standing.ended, standing.ended_at, standing.run.ended = why, outcome.round, True
         return row
 
     @property
@@ -229,17 +242,18 @@ class Judge:
 
     def finish(self, standings: list[Standing]) -> None:
         """Evaluate the extra merge of runs whose period does not divide the rounds."""
-        outcomes = [(s, None if s.run.diverged else s.run.finish()) for s in standings]
+        outcomes = [(s, None if s.run.over else s.run.finish()) for s in standings]
         self([(standing, outcome) for standing, outcome in outcomes if outcome is not None])
 
     def summary(self, standing: Standing) -> Row:
         """What is known of a run beside its history; rounds and bytes after the last merge count, too."""
         server, division = standing.run.server, self.prepared.division(standing.seed)
         row = standing.about() | {"final": standing.final, "diverged": standing.run.diverged}
+        row["ended"] = standing.ended
         if standing.run.diverged:  # its last finite numbers stand
             broke = standing.look_back()
             row |= {f"broke_{name}": value for name, value in broke._asdict().items()} if broke else {}
-        else:
+        elif not standing.run.ended:  # those of one that ended are of its last evaluation
             row["rounds"] = standing.run.round
             row["bytes_total"] = server.bytes_down + server.bytes_up
         if standing.run.clients.guard:
@@ -259,6 +273,20 @@ class Judge:
         scores = self._scores(_models(standing), test, group).by_owner
         assert scores is not None
         return by_client(data, division, np.asarray(scores.mean(0)))
+
+
+def enough(stop: Mapping[str, float], score: float | None, since: int, *, higher: bool = True) -> str:
+    """Why a run ends here, or nothing; `since`: the rounds since its validation score was best.
+
+    `score` is None where the metric is undefined; `higher`: whether higher ones are better.
+
+    >>> enough({"patience": 5, "target": 0.9}, 0.8, 5), enough({"target": 0.9}, 0.9, 0), enough({}, 1.0, 9)
+    ('patience', 'target', '')
+    """
+    target = stop.get("target")
+    if score is not None and target is not None and (score >= target if higher else score <= target):
+        return "target"
+    return "patience" if since >= stop.get("patience", math.inf) else ""
 
 
 def _models(standing: Standing) -> Tensor:

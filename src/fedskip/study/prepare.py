@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import add
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from fedskip.models.making import make
 from fedskip.models.measures import loss
 from fedskip.models.metrics import Metric, metrics
 from fedskip.models.vector import Layout
+from fedskip.spec.parts import parts
 from fedskip.spec.setting import Draft, Setting
 from fedskip.study.choice import Choice
 
@@ -99,6 +100,16 @@ class Prepared:
     def _different(self) -> list[Scale]:
         """The scales of all seeds, equal ones once."""
         return list(dict.fromkeys(self.scales.values()))
+
+    def parts(self) -> list["Prepared"]:
+        """The setting part by part, each with the divisions of its own seeds."""
+        found = []
+        for part in parts(self.setting):
+            seeds = {part.division_seed(seed) for seed in part.seeds}
+            some = {seed: each for seed, each in self.divisions.items() if seed in seeds}
+            scales = {seed: each for seed, each in self.scales.items() if seed in seeds}
+            found.append(replace(self, setting=part, divisions=some, scales=scales))
+        return found
 
     def small_clients(self) -> list[str]:
         """Those with too few samples for a batch, counted, in words: left out, or in a short batch."""
@@ -222,7 +233,7 @@ def prepare(
             validation=setting.validation, eval_samples=setting.eval_samples,
             saved=None if folder is None else partition_file(folder, setting, seed),
         )
-        for seed in sorted({setting.division_seed(seed) for seed in setting.seeds})
+        for seed in sorted({setting.division_seed(seed) for seed in setting.all_seeds})
     }  # fmt: skip
     if setting.client_accuracy:
         refuse_unmixed(dataset, divisions.values())

@@ -86,10 +86,12 @@ class Session:
         setting, engine = self.setting, self.groups[0].engine
         runs = [Shown(standing.name, standing.label, standing.seed) for standing in self.standings]
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
-        notes = [*notes, *self.prepared.dataset.notes, *self.prepared.small_clients(), *needs, *self.warned]
+        labels = ", ".join(dict.fromkeys(run.label for run in runs))
+        later = [f"added: {labels}, {in_words(setting.seeds)}"] * (setting.key != setting.name)
+        known = [*self.prepared.dataset.notes, *self.prepared.small_clients(), *needs, *self.warned]
         return Course(
-            setting.name, runs, self.round, setting.rounds, shown(self.judge.headline), notes,
-            self.place.status, self.judge.seconds,
+            setting.name, runs, self.round, setting.rounds, shown(self.judge.headline),
+            [*later, *notes, *known], self.place.status, self.judge.seconds,
         )  # fmt: skip
 
     def restore(self, folder: Path, anyway: bool = False) -> None:
@@ -97,13 +99,13 @@ class Session:
 
         `anyway`: runs that it does not hold start at round 0.
         """
-        saved = found(folder, self.setting.name)
+        saved = found(folder, self.setting.key)
         if saved:
             round, file = saved[-1]
             tensors, notes = load_checkpoint(file)
-            whose = {"study": self.study, "setting": self.setting.name, "round": round}
+            whose = {"study": self.study, "setting": self.setting.key, "round": round}
             if not anyway and any(notes.get(key) != value for key, value in whose.items()):
-                rule = f"is not of round {round} of this study's setting {self.setting.name}"
+                rule = f"is not of round {round} of this study's setting {self.setting.key}"
                 raise InputError("checkpoint", rule, str(file), "bring back the one that was there")
             missing = [standing.name for standing in self.standings if standing.name not in notes["runs"]]
             if missing and not anyway:
@@ -122,18 +124,19 @@ class Session:
         """
         rounds = self.setting.rounds
         while self.round < rounds:
-            until = min(rounds, (self.round // self.every + 1) * self.every)
+            going = any(not standing.run.over for standing in self.standings)
+            until = min(rounds, (self.round // self.every + 1) * self.every) if going else rounds
             for rows in self.place.advance(until, progress):
                 history.append(rows)
             self.round = until
             history.sync()
             tensors, runs = save_all(self.standings)
-            name = self.setting.name
+            name = self.setting.key
             notes = {
                 "study": self.study, "setting": name, "round": until, "seconds": self.judge.seconds(),
                 "runs": runs,
             }  # fmt: skip
-            save_checkpoint(folder, name, until, tensors, notes, history.of(name, until))
+            save_checkpoint(folder, name, until, tensors, notes, history.of(runs, until))
             yield until
 
     def finish(self, history: HistoryFile) -> list[Row]:
@@ -146,7 +149,8 @@ class Session:
         for standing in self.standings:
             found = runs.get(standing.name, Table(history.table.columns))
             higher = self.judge.headline.higher_is_better
-            measured = summarise(found, rounds=self.setting.rounds, higher=higher)
+            rounds = standing.ended_at or self.setting.rounds
+            measured = summarise(found, rounds=rounds, higher=higher)
             measured["full_test"] = measured["last"]
             if self.setting.client_accuracy:
                 self.clients[standing.name] = self.judge.by_client(standing)
@@ -188,3 +192,12 @@ class Session:
 def shown(metric: Metric) -> ShownMetric:
     """A metric as reports know it."""
     return ShownMetric(metric.name, metric.percent, metric.higher_is_better)
+
+
+def in_words(seeds: Sequence[int]) -> str:
+    """Seeds as people list them.
+
+    >>> in_words([3]), in_words([3, 4])
+    ('seed 3', 'seeds 3, 4')
+    """
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

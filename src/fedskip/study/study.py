@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ import torch
 from fedskip.data.pools import Pools
 from fedskip.engine.local import Decay
 from fedskip.files import locked, write_text
-from fedskip.input.errors import InputError, option
-from fedskip.records.checkpoint import found
+from fedskip.input.errors import InputError, option, resuming_it
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
 from fedskip.records.table import Row, Table
@@ -25,10 +24,11 @@ from fedskip.report.live import Shows, showing
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress
 from fedskip.report.results import Results
-from fedskip.report.trackers.audience import Audience, Trackers
+from fedskip.report.trackers.audience import Audience, Heard, Trackers
 from fedskip.report.trackers.base import Start
 from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
 from fedskip.study.described import as_html, in_a_line
+from fedskip.study.growth import Done, grown_study, kept_rows, made_with, noted, refuse_other_data
 from fedskip.study.interrupted import explained
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versions
 from fedskip.study.prepare import Prepared, prepare
@@ -88,8 +88,7 @@ class Study:
             return self._run(shown, Audience(trackers))
 
     def _run(self, progress: Progress, audience: Audience) -> Results:
-        prepared = self._prepare()
-        settings = [one.setting for one in prepared]
+        settings, prepared = self._prepare()
         while self._claims:  # by default it is the next free one, when it begins
             with contextlib.suppress(FileExistsError):
                 self.out = next_folder(self.spec.name)
@@ -100,7 +99,7 @@ class Study:
             self.folder.refuse_taken(plain(self.spec, settings))
             self.folder.clear()
             self.folder.write(dump(self.spec, settings), {})
-            return self._play(prepared, progress, audience)
+            return self._play(settings, prepared, progress, audience)
 
     def resume(
         self,
@@ -121,23 +120,53 @@ class Study:
             return self._resume(shown, Audience(trackers), rounds, anyway)
 
     def _resume(self, progress: Progress, audience: Audience, rounds: int | None, anyway: bool) -> Results:
-        if not self.folder.file.exists():
-            raise InputError("out", "holds no study to resume", str(self.out), "start it with run()")
+        self._refuse_none()
         with locked(self.out):
-            self.folder.refuse_blocked()
-            if not anyway:
-                self.folder.refuse_edited()
-            self._take_rounds(rounds)
-            self.folder.refuse_other(plain(self.spec, self._begun()))  # before its data are looked at
-            prepared = self._prepare(self.out)
-            self.folder.refuse_other(plain(self.spec, [one.setting for one in prepared]))
-            for one, (_, known) in zip(prepared, self._pairs(), strict=True):
-                cosine = Decay.parse(one.setting.local.decay).kind == "cosine"
-                if cosine and one.setting.rounds != known.get("rounds"):
+            self._check(rounds, anyway)  # before its data are looked at
+            settings, prepared = self._prepare(self.out)
+            self.folder.refuse_other(plain(self.spec, settings))
+            for setting, (_, known) in zip(settings, self._pairs(), strict=True):
+                cosine = Decay.parse(setting.local.decay).kind == "cosine"
+                if cosine and setting.rounds != known.get("rounds"):
                     rule = "cannot change under a cosine decay, which depends on it"
                     raise InputError(option("rounds"), rule, rounds)
             self.folder.clear()
-            return self._play(prepared, progress, audience, anyway)
+            return self._play(settings, prepared, progress, audience, anyway)
+
+    def extend(
+        self,
+        progress: Shows = None,
+        *,
+        methods: Any = (),
+        seeds: Any = (),
+        trackers: Trackers = (),
+    ) -> Results:
+        """Add runs to a study that is finished, beside those that are there, whose numbers stay.
+
+        Args:
+            methods: to be run at the seeds that are there.
+            seeds: to be run with all methods; a number n stands for 0..n-1.
+            progress, trackers: as for `run`.
+        """
+        with self._attended(progress) as shown:
+            return self._extend(shown, Audience(trackers), methods, seeds)
+
+    def _extend(self, progress: Progress, audience: Audience, methods: Any, seeds: Any) -> Results:
+        self._refuse_none()
+        with locked(self.out):
+            self._check()
+            if not self.is_finished():
+                fix = f"finish it first, with {resuming_it(self.out)}"
+                raise InputError("out", "holds a study that is not finished", str(self.out), fix)
+            begun = self._begun()
+            self.spec = grown_study(self.spec, begun, methods, seeds)
+            settings, prepared = self._prepare(self.out)
+            record = self.folder.record()
+            for one in prepared:
+                refuse_other_data(one, record, self.out)
+            self.folder.clear()
+            self.folder.write(dump(self.spec, settings), noted(record, begun, settings))
+            return self._play(settings, prepared, progress, audience)
 
     @contextlib.contextmanager
     def _attended(self, progress: Shows) -> Iterator[Progress]:
@@ -158,38 +187,63 @@ class Study:
 
     # --- the work ------------------------------------------------------------------------------------
 
-    def _prepare(self, folder: Path | None = None) -> list[Prepared]:
-        """All settings made real and tried out: refuses what can be refused before anything is written."""
+    def _refuse_none(self) -> None:
+        if not self.folder.file.exists():
+            raise InputError("out", "holds no study to go on with", str(self.out), "start it with run()")
+
+    def _check(self, rounds: int | None = None, anyway: bool = False) -> None:
+        """Refuse to go on with what is not as this study left it; takes what it has got since it began."""
+        self.folder.refuse_blocked()
+        if not anyway:
+            self.folder.refuse_edited()
+        self._take_rounds(rounds)
+        self.folder.refuse_other(plain(self.spec, self._begun()))
+
+    def _prepare(self, folder: Path | None = None) -> tuple[list[Setting], list[Prepared]]:
+        """All settings, and their parts made real and tried out, but for those that are done.
+
+        Refuses what can be refused before anything is written. `folder`: where the study has been begun.
+        """
         device, arithmetic = torch.device(resolve_device(self.spec.device)), arithmetic_of(self.spec)
-        pools, prepared = Pools(), []
+        pools, written = Pools(), self.folder.summary().column("run") if folder else []
+        settings, prepared = [], []
         for draft in self.spec.settings:
             try:
                 draft.refuse_lost()
-                one = prepare(draft, pools, device, arithmetic, folder)
-                choice = rehearse(one, self._suited(draft.name) if folder else self.spec)
-                one.leave_device()
-                prepared.append(dataclasses.replace(one, choice=choice))
+                whole = prepare(draft, pools, device, arithmetic, folder)
+                settings.append(whole.setting)
+                for one in whole.parts():
+                    if not self._is_done(one.setting, written):
+                        choice = rehearse(one, self._suited(one.setting.key) if folder else self.spec)
+                        one.leave_device()
+                        one = dataclasses.replace(one, choice=choice)
+                    prepared.append(one)
             except InputError as error:
                 where = error.where or (f"setting {draft.name}" if len(self.spec.settings) > 1 else "")
                 raise error.at(where) from error.__cause__
-        return prepared
+        return settings, prepared
+
+    def _is_done(self, part: Setting, written: Collection[str]) -> bool:
+        """Whether all runs of a part are among those that are written, as they end."""
+        there = set(part.run_names) <= set(written)
+        return there and self.folder.is_done(part.key, part.rounds, written)
 
     def _take_rounds(self, rounds: int | None) -> None:
-        """Take the rounds that the folder has, which may have been extended before, or more if asked for."""
+        """Take the rounds and additions that the folder has, or more rounds if asked for."""
         drafts = []
         for draft, known in self._pairs():
             had = known.get("rounds")
             wanted = had if rounds is None or draft.keys.get("reference") else rounds
             if wanted is not None and had is not None and wanted < had:
                 raise InputError(option("rounds"), f"must be >= {had}, what the study has", rounds)
-            drafts.append(Draft({**draft.keys, "rounds": wanted}))
+            drafts.append(Draft({**draft.keys, "rounds": wanted, "added": known.get("added")}))
         self.spec = dataclasses.replace(self.spec, settings=tuple(drafts))
 
     def _pairs(self) -> list[tuple[Draft, Facts]]:
         """The settings of this study, and their keys in the folder."""
         begun = settings_of(self.folder.study())
         if len(begun) != len(self.spec.settings):
-            raise InputError("out", "holds another study", str(self.out), "choose its own folder")
+            raise self.folder.other(plain(self.spec), "choose its own folder")
         return list(zip(self.spec.settings, begun, strict=True))
 
     def _begun(self) -> list[Setting]:
@@ -197,33 +251,44 @@ class Study:
         return [draft.resolved(known) for draft, known in self._pairs()]
 
     def _play(
-        self, prepared: list[Prepared], progress: Progress, audience: Audience, anyway: bool = False
+        self,
+        settings: list[Setting],
+        prepared: list[Prepared],
+        progress: Progress,
+        audience: Audience,
+        anyway: bool = False,
     ) -> Results:
-        """Train one setting after another and write the results; the list is empty afterwards."""
+        """Train one part of a setting after another and write the results; the list is empty afterwards."""
         further = list(dict.fromkeys(metric.column for one in prepared for metric in one.metrics[1:]))
         history, record = HistoryFile(self.out / "history.csv", further), self.folder.record()
         self.folder.recover(history)
-        settings = tuple(one.setting for one in prepared)
+        history.keep({name for one in prepared for name in one.setting.run_names})
+        written = self.folder.summary().column("run")
+        done = Done(self.folder, [one.setting for one in prepared if self._is_done(one.setting, written)])
         summary: list[Row] = []
         clients: list[Row] = []
         engine = ""  # as it was said last
         with contextlib.closing(audience):
             if audience.trackers:
-                audience.on_start(Start.of(self.out, self.spec, settings, self._kept(history)))
+                kept = kept_rows(self.folder, history, [one.setting for one in prepared])
+                audience.on_start(Start.of(self.out, self.spec, settings, kept))
             with stop_at_checkpoint() as stop:
                 while prepared:
                     stop.at_checkpoint()
                     one = prepared.pop(0)
+                    if one.setting.key in done:
+                        summary += done.summary(one.setting)
+                        clients += done.clients(one.setting)
+                        continue
                     session = self._session(one, settings, record, anyway)
                     with contextlib.closing(session):
                         session.restore(self.out / "checkpoints", anyway)
-                        for name in ("summary.csv", "report.html"):  # with the first, a study is finished
-                            (self.out / name).unlink(missing_ok=True)
-                        history.cut(one.setting.name, session.round, session.new)
+                        done.only_those_are_written()
+                        history.cut(one.setting.run_names, session.round, session.new)
                         chosen = one.choice.line() if one.choice and one.choice.why else ""
                         course = session.course([chosen] if chosen not in ("", engine) else ())
-                        engine = chosen
-                        progress.setting(course, history.table.where(setting=one.setting.name))
+                        engine, runs = chosen, set(one.setting.run_names)
+                        progress.setting(course, [row for row in history.table if row["run"] in runs])
                         for round in session.train(
                             self.out / "checkpoints", history, Heard(progress, audience)
                         ):
@@ -244,12 +309,6 @@ class Study:
                 audience.on_end(results)
         return results
 
-    def _kept(self, history: HistoryFile) -> list[Row]:
-        """The rows up to the last checkpoints; those after them will be found again."""
-        saved = {draft.name: found(self.out / "checkpoints", draft.name) for draft in self.spec.settings}
-        rounds = {name: files[-1][0] if files else 0 for name, files in saved.items()}
-        return [dict(row) for row in history.table if row["round"] <= rounds.get(row["setting"], 0)]
-
     def _write(self, summary: list[Row], clients: list[Row], further: list[str]) -> Results:
         """Write what all settings came to; `further`: the columns of further metrics."""
         if clients:
@@ -264,47 +323,32 @@ class Study:
             log.warning("report.html was not written (%s); try: fedskip report %s", why, self.out)
         return results
 
-    def _session(
-        self, prepared: Prepared, settings: tuple[Setting, ...], record: Facts, anyway: bool
-    ) -> Session:
-        """Make the runs of a setting, and note what they resolved to in study.yaml.
+    def _session(self, prepared: Prepared, settings: list[Setting], record: Facts, anyway: bool) -> Session:
+        """Make the runs of a part, and note what they resolved to in study.yaml.
 
         Refuses to go on if they would not repeat what was noted of them before.
         """
-        name, known = prepared.setting.name, record.setdefault("settings", {})
+        name, known = prepared.setting.key, record.setdefault("settings", {})
         before = known.get(name, {}).get("machine", {})
         rows = self.spec.rows or before.get("rows") or (NO_LIMIT if before else None)
         every, study = self.spec.checkpoint_every, self.folder.identity
         machine = Machine.of(self._suited(name), prepared)
         session = Session(prepared, machine, rows, every, study, before)
         facts = {"why": known.get(name, {}).get("why")} | session.facts()  # as it began
+        made = made_with(record, prepared.setting)
         if name in known and not anyway:
-            noted = {"versions": record["versions"], **known[name]}
+            noted = {"versions": made["versions"], **known[name]}
             compare(noted, {"versions": versions(), **facts}, self.out)
-        known[name], record["versions"] = facts, versions()
+        known[name], made["versions"] = facts, versions()
         self.folder.write(dump(self.spec, settings), record)
         prepared.save_partitions(self.out)
         return session
 
-    def _suited(self, setting: str) -> StudySpec:
-        """The study, with what was found to suit the machine when a setting began: that stays."""
-        before = self.folder.record().get("settings", {}).get(setting, {}).get("machine", {})
+    def _suited(self, part: str) -> StudySpec:
+        """The study, with what was found to suit the machine when a part began: that stays."""
+        before = self.folder.record().get("settings", {}).get(part, {}).get("machine", {})
         spec = dataclasses.replace(self.spec, processes=self.spec.processes or before.get("processes"))
         here = before.get("device") == resolve_device(spec.device)
         if here and spec.engine == "auto" and before.get("engine") in ("loop", "stacked"):
             spec = dataclasses.replace(spec, engine=before["engine"])
         return spec
-
-
-class Heard(Progress):
-    """What a session tells while it trains: to the screen, and its rows to trackers, too."""
-
-    def __init__(self, progress: Progress, audience: Audience) -> None:
-        self._progress, self._audience = progress, audience
-
-    def preparing(self, rows: int) -> None:
-        self._progress.preparing(rows)
-
-    def recorded(self, rows: list[Row]) -> None:
-        self._progress.recorded(rows)
-        self._audience.on_rows(rows)

@@ -69,5 +69,5 @@ def test_rows_of_runs_that_are_no_more_are_left_out(tmp_path):
     """The history may hold methods that were taken out of the study."""
     made = study(tmp_path / "s", methods="fedavg", seeds=1)
     rows = [{"run": "toy.FedAvg.s0", "round": 1}, {"run": "toy.MOON.s0", "round": 1}]
-    start = Start.of(made.out, made.spec, [one.setting for one in made._prepare()], rows)
+    start = Start.of(made.out, made.spec, made._prepare()[0], rows)
     assert start.rows == rows[:1]

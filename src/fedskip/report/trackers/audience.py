@@ -10,6 +10,7 @@ from typing import Any
 from fedskip.input.errors import InputError, require, said, unknown
 from fedskip.input.named import is_own, load
 from fedskip.records.table import Row
+from fedskip.report.progress import Progress
 from fedskip.report.results import Results
 from fedskip.report.trackers.base import Start, Tracker
 from fedskip.report.trackers.mlflow import MLflow
@@ -83,3 +84,17 @@ class Audience(Tracker):
             if hook != "close":
                 with contextlib.suppress(Exception):
                     one.close()
+
+
+class Heard(Progress):
+    """What a session tells while it trains: to the screen, and its rows to trackers, too."""
+
+    def __init__(self, progress: Progress, audience: Audience) -> None:
+        self._progress, self._audience = progress, audience
+
+    def preparing(self, rows: int) -> None:
+        self._progress.preparing(rows)
+
+    def recorded(self, rows: list[Row]) -> None:
+        self._progress.recorded(rows)
+        self._audience.on_rows(rows)

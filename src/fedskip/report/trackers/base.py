@@ -22,8 +22,10 @@ from fedskip.records.provenance import settings_of
 from fedskip.records.table import Row
 from fedskip.report.results import Results
 from fedskip.spec import Setting, StudySpec, plain
+from fedskip.spec.parts import parts
 
 Value = bool | int | float | str
+PLURAL = ("name", "methods", "seeds", "added", "swept")  # keys that do not tell what a run is
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,13 @@ class Start:
     def of(cls, out: Path, spec: StudySpec, settings: Sequence[Setting], rows: Sequence[Row]) -> Start:
         runs = []
         for setting, keys in zip(settings, settings_of(plain(spec, settings)), strict=True):
-            shared = flatten({k: v for k, v in keys.items() if k not in ("name", "methods", "seeds")})
-            for method in setting.methods:
-                label, fields = setting.label(method), dataclasses.fields(method)
+            shared = flatten({k: v for k, v in keys.items() if k not in PLURAL})
+            for part, method in ((one, method) for one in parts(setting) for method in one.methods):
+                label, fields = part.label(method), dataclasses.fields(method)
                 own = {f"method.{field.name}": getattr(method, field.name) for field in fields}
                 about = {"setting": setting.name, "method": label, **own}
-                for seed in setting.seeds:
-                    name, values = setting.run_name(method, seed), _values(about | {"seed": seed} | shared)
+                for seed in part.seeds:
+                    name, values = part.run_name(method, seed), _values(about | {"seed": seed} | shared)
                     runs.append(TrackedRun(name, setting.name, label, seed, values))
         known = {run.name for run in runs}
         return cls(spec.name, out, runs, [row for row in rows if row["run"] in known])
