@@ -9,7 +9,7 @@ from faults.player import FINE
 from faults.points import COMMAND, RUN, World, promised, seen
 
 GRACE = 0.5
-HANG = f"""
+HANG = """
 import os, signal, time
 import fedskip.study.groups, fedskip.study.session, fedskip.study.study
 from fedskip.report.trackers.base import Tracker
@@ -82,7 +82,7 @@ def stop(world, record_property, case, number):
         assert ended.err.strip().endswith("with: fedskip resume out")
     one.finish(folder)
     assert not one.compare(folder, undisturbed)
-    seen(record_property, "stops", FINE)
+    seen(record_property, "signals", FINE)
 
 
 @HERE

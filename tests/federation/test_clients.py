@@ -14,7 +14,16 @@ from fedskip.engine import Job, Loop, Task
 from fedskip.federation import Memory, Run, draw_cohort, first_broken
 from fedskip.methods import FedAvg, FedNova, Method, Scaffold
 from tiny import (
-    METHODS, Nudge, assert_agree, make_run, named, normed, perceptron_task, stacked_for, state_of, train,
+    METHODS,
+    Nudge,
+    assert_agree,
+    make_run,
+    named,
+    normed,
+    perceptron_task,
+    stacked_for,
+    state_of,
+    train,
 )  # fmt: skip
 
 
