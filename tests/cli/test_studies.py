@@ -120,6 +120,33 @@ def test_a_signal_stops_at_a_checkpoint_and_the_way_on_is_said(number, tmp_path)
     assert said == f"Stopped at a checkpoint. Go on with: fedskip resume {out}\n"
 
 
+@pytest.mark.slow
+def test_the_job_script_of_the_docs_requeues_itself_and_goes_on(tmp_path):
+    """With a stand-in for Slurm: its `srun` sends the signal that comes before the time limit."""
+    docs = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    script = re.search(r"```bash\n(#!/bin/bash\n.*?)```", docs, re.S)[1]
+    (tmp_path / "job.sh").write_text(script.replace("--grace 100", "--grace 1"))
+    keys = "methods: fedavg\nrounds: 300\ncheckpoint_every: 20\ncompile: false\nlocal.max_steps: 2\n"
+    (tmp_path / "mine.yaml").write_text(f"data: synthetic\n{keys}")
+    here = tmp_path / "bin"
+    here.mkdir()
+    stand_ins = {
+        "srun": 'until [ -n "$(ls runs/mine/checkpoints 2>/dev/null)" ]; do sleep 0.1; done &\n'
+        'wait=$!\n"$@" & study=$!\n'
+        "[ -e requeued ] || { wait $wait; kill -TERM $study; }\nwait $study",
+        "scontrol": 'echo "$@" >> requeued',
+        "fedskip": f'exec {sys.executable} -c "from fedskip.cli import main; main()" "$@"',
+    }
+    for name, text in stand_ins.items():
+        (here / name).write_text(f"#!/bin/bash\n{text}\n")
+        (here / name).chmod(0o755)
+    env = os.environ | {"PATH": f"{here}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    codes = [subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=env, timeout=120).returncode for _ in "12"]
+    assert codes == [143, 0]
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
+    assert (tmp_path / "runs" / "mine" / "summary.csv").exists()
+
+
 def test_a_lost_process_is_one_line_and_how_to_go_on(tmp_path, monkeypatch):
     def lost(*_, **__):
         raise ProcessEnded("a training process ended with code -9")

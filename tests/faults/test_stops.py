@@ -82,7 +82,7 @@ def stop(world, record_property, case, number):
         assert ended.err.strip().endswith("with: fedskip resume out")
     one.finish(folder)
     assert not one.compare(folder, undisturbed)
-    seen(record_property, "stops", FINE)
+    seen(record_property, "signals", FINE)
 
 
 @HERE

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from fedskip.federation import Broke
 from fedskip.input.errors import InputError
 from fedskip.report import cell, live
 from fedskip.report.live import Live, Pace, showing
@@ -20,12 +21,13 @@ class Work:
     def __init__(self, methods=("FedAvg", "MOON"), seeds=1, at=0):
         self.runs = [Shown(f"a.{label}.s{seed}", label, seed) for label in methods for seed in range(seeds)]
         self.round, self.steps, self.preparing, self.diverged = at, 1000 * at, 0.0, set()
-        self.compiling = ("", 2, 8)
+        self.compiling, self.broke, self.aside = ("", 2, 8), {}, 0
         self.course = Course("a", self.runs, at, 10, ACCURACY, (), self.status, lambda: 65.0)
 
     def status(self):
         rounds = {run.name: float(self.round) for run in self.runs}
-        return Status(rounds, frozenset(self.diverged), self.steps, self.preparing, *self.compiling)
+        told = (*self.compiling, self.broke, self.aside)
+        return Status(rounds, frozenset(self.diverged), self.steps, self.preparing, *told)
 
     def advance(self, to):
         self.steps += 100 * (to - self.round)
@@ -54,6 +56,38 @@ def test_pace_counts_only_the_work_of_this_process(now):
     assert pace.speed(resumed.status()) == pytest.approx(50.0)
     resumed.diverged.add(resumed.runs[0].name)
     assert pace.left(resumed.status(), resumed.runs[:1]) == 0.0
+
+
+def test_a_run_that_diverges_is_named_once_with_what_helps():
+    work, console = Work(at=3), Console(file=io.StringIO(), width=300)
+    work.diverged.add("a.MOON.s0")  # before this process began
+    watch = Live(console, lambda: "demo")
+    watch.setting(work.course, ())
+    watch.recorded([])
+    assert "diverged" not in console.file.getvalue()
+    work.diverged.add("a.FedAvg.s0")
+    work.broke["a.FedAvg.s0"] = Broke(4, 17, 2)
+    for _ in range(2):
+        watch.recorded([])
+    said = console.file.getvalue()
+    assert said.count("a.FedAvg.s0 diverged in round 4, in slot 2 at client 17.") == 1
+
+
+def test_the_first_run_that_diverges_says_what_helps_and_visits_set_aside_are_counted():
+    work, console = Work(), Console(file=io.StringIO(), width=300)
+    watch = Live(console, lambda: "demo")
+    watch.setting(work.course, ())
+    work.diverged |= {"a.FedAvg.s0", "a.MOON.s0"}
+    work.aside = 1234
+    watch.recorded([])
+    watch.checkpoint(2)
+    first, second, line = console.file.getvalue().splitlines()[-3:]
+    assert first.startswith(
+        "a.FedAvg.s0 diverged although the losses of all visits were finite. What helps: "
+    )
+    assert all(key in first for key in ("local.lr", "local.clip", "guard=nonfinite"))
+    assert second == "a.MOON.s0 diverged although the losses of all visits were finite."
+    assert line.endswith("1,234 visits set aside")
 
 
 def test_compiling_does_not_count(now):

@@ -26,10 +26,11 @@ def test_what_was_studied_in_three_sentences(tmp_path: Path) -> None:
 
 
 def test_runs_that_diverged_say_where(tmp_path: Path) -> None:
-    broke = run("MOON", 0, 0.1, diverged=True) | {"broke_round": 6, "broke_client": 3}
+    broke = run("MOON", 0, 0.1, diverged=True) | {"broke_round": 6, "broke_client": 3, "broke_slot": 1}
     assert lost(recorded(tmp_path, [run("FedAvg", 0, 0.5)])) == ""
     text = lost(recorded(tmp_path, [run("FedAvg", 0, 0.5), broke]))
-    assert "a.MOON.s0: in round 6, at client 3; its numbers are of the first 5 rounds" in text
+    assert "a.MOON.s0 in round 6, in slot 1 at client 3; its numbers are of the first 5 rounds" in text
+    assert "What helps: a smaller local.lr, a local.clip" in text
 
 
 def test_studies_put_together_each_say_where_they_come_from(tmp_path: Path) -> None:

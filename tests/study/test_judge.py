@@ -78,9 +78,30 @@ def test_the_visit_that_broke_a_run_is_named(tmp_path: Path, processes: int, per
     }  # fmt: skip
     results = study(tmp_path / "whole", rounds=8, **keys).run()
     for row in results.summary:
-        assert (row["diverged"], row["broke_round"], row["broke_client"]) == (True, 3, 3)
+        where = [row[f"broke_{name}"] for name in ("round", "client", "slot")]
+        assert (row["diverged"], where) == (True, [3, 3, 1])
     study(tmp_path / "out", rounds=3, **keys).run()
     study(tmp_path / "out", rounds=3, **keys).resume(rounds=8)
+    assert (tmp_path / "out" / "summary.csv").read_text() == (tmp_path / "whole" / "summary.csv").read_text()
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_a_guard_keeps_a_study_going_and_is_counted(tmp_path: Path, engine: str) -> None:
+    """Client 3 is visited in rounds 3 and 4, by one slot and then by the other; resume knows the count."""
+    data = toy()
+    data.samples.x[data.owner == 3] = 1e30  # type: ignore[attr-defined]
+    data.samples.y[data.owner == 3] = torch.arange(24) % 2  # type: ignore[attr-defined]
+    keys = {
+        "data": data, "model": nn.Linear(2, 2), "methods": [FedAvg(period=2), FedProx()], "seeds": 1,
+        "cohort": 2, "cohort_policy": "cyclic", "checkpoint_every": 1, "processes": 1, "engine": engine,
+        "guard": "nonfinite", "compile": False,
+    }  # fmt: skip
+    results = study(tmp_path / "whole", rounds=6, **keys).run()
+    assert [(row["diverged"], row["set_aside"]) for row in results.summary] == [(False, 2)] * 2
+    counted = results.history.where(method="FedProx(mu=0.01)") or results.history.where(method="FedProx")
+    assert counted.column("x_set_aside") == [0, 0, 1, 2, 2, 2]
+    study(tmp_path / "out", rounds=3, **keys).run()
+    study(tmp_path / "out", rounds=3, **keys).resume(rounds=6)
     assert (tmp_path / "out" / "summary.csv").read_text() == (tmp_path / "whole" / "summary.csv").read_text()
 
 
