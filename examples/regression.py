@@ -2,9 +2,9 @@
 
     python examples/regression.py [ROUNDS]
 
-Clients see the same line, with different inputs and amounts of data. A metric is a number per sample, and
-higher is better; so an error carries a minus sign. The last line of the table is ordinary least squares on
-the data of all clients together.
+Clients see the same line, with different inputs and amounts of data. The first metric is the headline; lower
+is better, which it knows of itself, and `@fedskip.metric` says it of one's own. The last line of the table is
+ordinary least squares on the data of all clients together.
 """
 
 import sys
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 import fedskip
 
 
-def minus_absolute_error(output: Tensor, target: Tensor) -> Tensor:
-    """(B, 1) and (B,) -> (B,)."""
-    return -(output[:, 0] - target).abs()
+@fedskip.metric(higher_is_better=False)
+def absolute_error(output: Tensor, target: Tensor) -> Tensor:
+    """(B, 1) and (B,) -> (B,); `mae` is the same."""
+    return (output[:, 0] - target).abs()
 
 
 def main(rounds: int = 30) -> None:
@@ -39,7 +40,7 @@ def main(rounds: int = 30) -> None:
         partition="natural",
         model=lambda: nn.Linear(5, 1),
         loss="squared_error",  # by name, or a function like the metric below
-        metric=minus_absolute_error,
+        metric=[absolute_error, "r2"],
         cohort=6,
         local={"lr": 0.01, "momentum": 0.9, "batch": 16, "epochs": 1},
         methods=["fedavg", "fedskip(period=3)", "fednova"],
@@ -47,9 +48,9 @@ def main(rounds: int = 30) -> None:
         seeds=1,
     ).run()
 
-    print(f"{'method':<20} mean absolute error")
+    print(f"{'method':<20} mean absolute error, R²")
     for row in results.summary:
-        print(f"{row['method']:<20} {-row['last']:.3f}")
+        print(f"{row['method']:<20} {row['last']:.3f} {row['x_r2']:.4f}")
     with_bias = np.c_[x, np.ones(len(x))]
     solution = np.linalg.lstsq(with_bias[~test], y[~test], rcond=None)[0]
     print(f"{'least squares':<20} {np.abs(with_bias[test] @ solution - y[test]).mean():.3f}")

@@ -23,6 +23,7 @@ from fedskip.methods import parse, registry
 from fedskip.methods.base import Federation
 from fedskip.models import MODELS, build
 from fedskip.models.export import KINDS as SUFFIXES
+from fedskip.models.metrics import METRICS
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.table import Table
 from fedskip.report.plot import Plot
@@ -289,3 +290,15 @@ def test_what_does_not_change_bits(tmp_path: Path, keys: dict[str, Any]) -> None
     study(tmp_path / "without", **few).run()
     study(tmp_path / "with", **few | keys).run()
     assert weights(tmp_path / "without") == weights(tmp_path / "with")
+
+
+def test_metrics_table() -> None:
+    rows = table(section(read("docs/models.md"), "Metrics"))
+    assert [code(row[0]) for row in rows] == list(METRICS)
+    for name, better, shown, kinds, words in rows:
+        metric = METRICS[code(name)]
+        assert better == ("higher" if metric.higher_is_better else "lower"), name
+        assert shown == ("in %" if metric.percent else "as it is"), name
+        assert not metric.of or kinds == ", ".join(metric.of), name
+        assert ("Whole test set" in words) == metric.whole, name
+        assert ("fedskip[metrics]" in words) == bool(metric.needs), name

@@ -15,6 +15,7 @@ from fedskip.report.choices import FORMATS, SCORES
 
 SCORE = "mean_tail"
 TABLES = ("table", "chosen", "compare", "reach")
+By = Annotated[str | None, typer.Option(help="One of the study's further metrics, to look at it by.")]
 Where = Annotated[str | None, typer.Option("--to", help="Where to write; one study: its own folder.")]
 
 
@@ -24,9 +25,7 @@ def report(
         str | None, typer.Option(help="The method that others are compared with; by default FedAvg.")
     ] = None,
     score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = SCORE,
-    metric: Annotated[
-        str | None, typer.Option(help="One of the study's further metrics, to look at it by.")
-    ] = None,
+    metric: By = None,
     target: Annotated[
         str | None, typer.Option(help="A score, or a method whose best it is: what it takes to get there.")
     ] = None,
@@ -54,10 +53,8 @@ def report(
     require("--baseline", baseline != "", "must name a method", baseline)
     aim = _target(target)
     to = _place(folder(where, "--to"), outs, {"csv": csv, "tex": latex, "md": markdown}, force)
-    results, notes = together([Results.read(out) for out in outs])
-    results = results.by(metric) if metric is not None else results
-    sheets = {"table": scored(results)}
-    screen = console()
+    results, notes = together([Results.read(out) for out in outs], metric)
+    sheets, screen = {"table": scored(results)}, console()
     screen.print(closing(results))
     if sweep.sweeps(results):
         sheets["chosen"] = sweep.sheet(results)

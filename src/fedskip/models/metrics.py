@@ -4,7 +4,6 @@ Most are means over samples, so that any batch can be scored alone. A `whole` on
 model at once. `scikit-learn` computes those that need care where a class is missing; it is an extra.
 """
 
-import importlib.util
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -195,9 +194,9 @@ METRICS: dict[str, Metric] = {
         _one("accuracy", accuracy),
         Metric("label_accuracy", label_accuracy, percent=True),
         Metric("minus_squared_error", minus_squared_error),
-        _one("balanced_accuracy", balanced_accuracy, whole=True, needs="sklearn"),
-        _one("macro_f1", macro_f1, whole=True, needs="sklearn", of=("classes", "labels")),
-        _one("auroc", auroc, whole=True, needs="sklearn", of=("classes", "labels")),
+        _one("balanced_accuracy", balanced_accuracy, whole=True, needs="scikit-learn"),
+        _one("macro_f1", macro_f1, whole=True, needs="scikit-learn", of=("classes", "labels")),
+        _one("auroc", auroc, whole=True, needs="scikit-learn", of=("classes", "labels")),
         _other("perplexity", cross_entropy, after=_exp, of=("classes",)),
         _other("mae", absolute_error),
         _other("rmse", squared_error, after=_root),
@@ -261,9 +260,14 @@ def _metric(chosen: str | Callable[..., Any]) -> Metric:
     if chosen not in METRICS:
         raise unknown("metric", chosen, METRICS)
     known = METRICS[chosen]
-    if known.needs and importlib.util.find_spec(known.needs) is None:
-        fix = 'install it with `pip install "fedskip[metrics]"`'
-        raise InputError(f"metric {chosen}", "needs scikit-learn, which is not installed", fix=fix)
+    try:
+        if known.needs:
+            import sklearn.metrics  # noqa: F401
+    except ImportError as error:
+        fix = f'install it with `pip install "fedskip[metrics]"` (it says: {said(error)})'
+        raise InputError(
+            f"metric {chosen}", f"needs {known.needs}, which is not installed", fix=fix
+        ) from error
     return known
 
 

@@ -19,12 +19,15 @@ FREE = (
 )  # fmt: skip
 
 
-def together(studies: Sequence[Results]) -> tuple[Results, list[str]]:
+def together(studies: Sequence[Results], metric: str | None = None) -> tuple[Results, list[str]]:
     """The results of several studies in one, and what has to be known to read them.
+
+    `metric`: the one to look at them by, unless it is their headline.
 
     Settings that agree in everything but their methods and seeds become one. Others of the same name are
     called by their folder, too. Of a run that two studies have, the first counts.
     """
+    studies = studies if metric is None else [study.by(metric) for study in studies]
     first, *others = studies
     if not others:
         return first, []
