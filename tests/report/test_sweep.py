@@ -112,9 +112,10 @@ def test_the_picture(tmp_path: Path) -> None:
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["FedAvg", "MOON"]
     [line, *_] = axes.get_lines()
     assert list(line.get_ydata()) == pytest.approx([51.0, 71.0, 91.0])
-    assert "by validation" in axes.get_ylabel()
+    assert axes.get_ylabel() == "test accuracy (%)"
+    assert axes.texts[0].get_text().startswith("by val., mean")
     assert drawn(axes, "svg").startswith(b"<?xml")
-    assert results.plot.sweep("lr", score="best").get_ylabel().startswith("best, test")
+    assert results.plot.sweep("lr", score="best").texts[0].get_text().startswith("best, mean")
     with pytest.raises(InputError, match="sweep is not known"):
         results.plot.sweep("lr", setting="b")
     with pytest.raises(InputError, match="score is not known"):

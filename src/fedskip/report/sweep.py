@@ -264,10 +264,10 @@ def draw(results: Recorded, sweep: Sweep, key: str, score: str | None, axes: Axe
         axes.set_xscale("log")
         axes.minorticks_off()
     axes.set_xticks(list(places), [text(value) for value in values])
-    called = {"best_val": "by validation, ", "mean_tail": "tail, "}.get(score, f"{score}, ")
-    axes.set(xlabel=key, ylabel=f"{called}test {metric.with_unit()}")
+    axes.set(xlabel=key, ylabel=f"test {metric.with_unit()}")
     others = [other for other in sweep.keys if other != key]
     at = f"{', '.join(short_names(others).values())} at each method's best" if others else ""
     optimistic = "best chosen on the test set" if others and sweep.by == "test" else ""
-    notes = ["mean ± standard deviation over seeds", at, optimistic, *sweep.settings[0].marks]
+    called = {"best_val": "by val.", "mean_tail": "tail"}.get(score, score)
+    notes = [f"{called}, mean ± standard deviation over seeds", at, optimistic, *sweep.settings[0].marks]
     return finish(axes, sweep.name, [note for note in notes if note])

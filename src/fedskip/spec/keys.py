@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,3 +82,36 @@ def swept(written: Any) -> dict[str, Any] | None:
     fix = "a study writes it; leave it out, and write a list in the place of a value"
     require("swept", ok, "must be a mapping such as {of: name, keys: [local.lr]}", written, fix)
     return {"of": written["of"], "keys": list(written["keys"])}
+
+
+def part(key: str, made: type) -> Callable[[Any], Any]:
+    """Makes one of the small dataclasses of a setting from a mapping."""
+    fields = dataclasses.fields(made)
+
+    def make(value: Any) -> Any:
+        if value is None or isinstance(value, made):
+            return value
+        needed = [field.name for field in fields if field.default is dataclasses.MISSING]
+        example = ", ".join(f"{name}: 1" for name in needed or [fields[0].name])
+        require(key, isinstance(value, Mapping), f"must be a mapping such as {{{example}}}", value)
+        for name in value:
+            if name not in [field.name for field in fields]:
+                raise unknown_key(f"{key}.{name}", [f"{key}.{field.name}" for field in fields])
+        written = {name: inner for name, inner in value.items() if inner is not None}
+        for name in needed:
+            require(f"{key}.{name}", name in written, "is missing", ..., f"write {key}: {{{example}}}")
+        return made(**written)
+
+    return make
+
+
+def metrics(chosen: Any) -> Any:
+    """A name or a function, or several of them, each once."""
+    rule, fix = "must be a name or a function, or a list of them", "such as accuracy, or [accuracy, macro_f1]"
+    listed = list(chosen) if isinstance(chosen, list | tuple) else [chosen]
+    for one in listed:
+        require("metric", callable(one) or (isinstance(one, str) and one.strip() != ""), rule, one, fix)
+    require("metric", bool(listed), rule, chosen, fix)
+    for one in listed:
+        require("metric", listed.count(one) == 1, "must not be given twice", one)
+    return listed[0] if len(listed) == 1 else tuple(listed)

@@ -339,44 +339,11 @@ def _target(target: Any) -> float | str | None:
     return str(target)
 
 
-def _part(key: str, made: type) -> Callable[[Any], Any]:
-    """Makes one of the small dataclasses of a setting from a mapping."""
-    fields = dataclasses.fields(made)
-
-    def make(value: Any) -> Any:
-        if value is None or isinstance(value, made):
-            return value
-        needed = [field.name for field in fields if field.default is dataclasses.MISSING]
-        example = ", ".join(f"{name}: 1" for name in needed or [fields[0].name])
-        require(key, isinstance(value, Mapping), f"must be a mapping such as {{{example}}}", value)
-        for name in value:
-            if name not in [field.name for field in fields]:
-                raise unknown_key(f"{key}.{name}", [f"{key}.{field.name}" for field in fields])
-        written = {name: inner for name, inner in value.items() if inner is not None}
-        for name in needed:
-            require(f"{key}.{name}", name in written, "is missing", ..., f"write {key}: {{{example}}}")
-        return made(**written)
-
-    return make
-
-
-def _metrics(chosen: Any) -> Any:
-    """A name or a function, or several of them, each once."""
-    rule, fix = "must be a name or a function, or a list of them", "such as accuracy, or [accuracy, macro_f1]"
-    listed = list(chosen) if isinstance(chosen, list | tuple) else [chosen]
-    for one in listed:
-        require("metric", callable(one) or (isinstance(one, str) and one.strip() != ""), rule, one, fix)
-    require("metric", bool(listed), rule, chosen, fix)
-    for one in listed:
-        require("metric", listed.count(one) == 1, "must not be given twice", one)
-    return listed[0] if len(listed) == 1 else tuple(listed)
-
-
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
-    "attack": _part("attack", Attack),
-    "privacy": _part("privacy", Privacy),
+    "attack": keys.part("attack", Attack),
+    "privacy": keys.part("privacy", Privacy),
     "local": _local,
-    "metric": _metrics,
+    "metric": keys.metrics,
     "methods": lambda methods: tuple(parse_many(methods)),
     "seeds": keys.seeds,
     "target": _target,
