@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -115,3 +117,20 @@ def metrics(chosen: Any) -> Any:
     for one in listed:
         require("metric", listed.count(one) == 1, "must not be given twice", one)
     return listed[0] if len(listed) == 1 else tuple(listed)
+
+
+def target(written: Any) -> float | str | None:
+    """A number, or the text of one method."""
+    if written is None:
+        return None
+    if isinstance(written, numbers.Real) and not isinstance(written, bool):
+        return float(fit("target", written, float))
+    fix = "such as 0.68, or fedavg"
+    try:
+        with contextlib.suppress(InputError):
+            return float(fit("target", written, float))  # it may be text
+        one = isinstance(written, str) and len(parse_many(written)) == 1
+    except InputError as error:
+        raise InputError("target", "must be a score or one method", written, f"{fix}; {error}") from None
+    require("target", one, "must be a score or one method", written, fix)
+    return str(written)

@@ -6,10 +6,8 @@ Python objects. Every key is checked when it is written; what was left out comes
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import numbers
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -322,23 +320,6 @@ def _local(local: Any) -> dict[str, Any]:
     return {key: getattr(fitted, key) for key in written}
 
 
-def _target(target: Any) -> float | str | None:
-    """A number, or the text of one method."""
-    if target is None:
-        return None
-    if isinstance(target, numbers.Real) and not isinstance(target, bool):
-        return float(fit("target", target, float))
-    fix = "such as 0.68, or fedavg"
-    try:
-        with contextlib.suppress(InputError):
-            return float(fit("target", target, float))  # it may be text
-        one = isinstance(target, str) and len(parse_many(target)) == 1
-    except InputError as error:
-        raise InputError("target", "must be a score or one method", target, f"{fix}; {error}") from None
-    require("target", one, "must be a score or one method", target, fix)
-    return str(target)
-
-
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
     "attack": keys.part("attack", Attack),
     "privacy": keys.part("privacy", Privacy),
@@ -346,7 +327,7 @@ _SPECIAL: dict[str, Callable[[Any], Any]] = {
     "metric": keys.metrics,
     "methods": lambda methods: tuple(parse_many(methods)),
     "seeds": keys.seeds,
-    "target": _target,
+    "target": keys.target,
     "stop": keys.stop,
     "added": keys.added,
     "swept": keys.swept,
