@@ -15,6 +15,8 @@ import yaml
 from torch import nn
 
 from fedskip import Arrays, Dataset, InputError
+from fedskip.engine.handed import Privacy
+from fedskip.federation.server import draw_cohort
 from fedskip.records.provenance import Folder
 from fedskip.records.table import Row
 from fedskip.report.progress import Course, Progress
@@ -167,6 +169,9 @@ def test_without_noise_a_private_study_is_the_plain_one(tmp_path: Path) -> None:
     quiet = losses(tmp_path / "quiet", privacy={"clip": 1e3, "sigma": 1e-9})
     np.testing.assert_allclose(quiet, plain, rtol=1e-3, atol=1e-4)
     noisy = losses(tmp_path / "noisy", privacy={"clip": 1e3, "sigma": 1e-4})
+    [spent] = {row["x_epsilon"] for row in numbers(tmp_path / "quiet") if row["round"] == 7}
+    most = np.bincount(np.concatenate([draw_cohort("uniform", 0, round, 8, 4) for round in range(7)])).max()
+    assert spent == Privacy(clip=1, sigma=1e-9).epsilon(int(most))
     assert (np.abs(noisy - plain) > 1e-3).mean() > 0.9  # of every method
 
 

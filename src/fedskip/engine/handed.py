@@ -24,6 +24,8 @@ from fedskip.input.fit import SMALLEST, fit_all
 from fedskip.models.vector import on
 from fedskip.rng import passing, stream
 
+EPSILON = "x_epsilon"  # a column of the history: what the client that was visited most has spent
+
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedskip.data.mix import by_client, grouped
 from fedskip.engine.evaluate import Evaluator, Scores
+from fedskip.engine.handed import EPSILON
 from fedskip.federation import Broke, Outcome, Run, Saved, Visited, first_broken
 from fedskip.input.errors import InputError
 from fedskip.models.metrics import MetricFailed
@@ -194,7 +195,7 @@ class Judge:
         } | {
             metric.column: score(found, main)
             for metric, found in zip(self.further, test.others, strict=True)
-        }  # fmt: skip
+        } | self._spent(standing, outcome.round)  # fmt: skip
 
     def _note(self, standing: Standing, outcome: Outcome, row: Row) -> Row | None:
         """Keep what a row says of its run; None if it belongs in no history."""
@@ -221,6 +222,14 @@ class Judge:
         if why := enough(stop, score, since, higher=self.headline.higher_is_better):
             standing.ended, standing.ended_at, standing.run.ended = why, outcome.round, True
         return row
+
+    def _spent(self, standing: Standing, round: int) -> Row:
+        """What privacy has cost the client that was visited most, if it is kept at all."""
+        privacy, server = self.prepared.setting.privacy, standing.run.server
+        if privacy is None:
+            return {}
+        visits = np.bincount(np.concatenate([server.cohort(before) for before in range(round)]))
+        return {EPSILON: privacy.epsilon(int(visits.max()))}
 
     @property
     def _sign(self) -> int:

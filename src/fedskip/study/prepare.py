@@ -16,7 +16,7 @@ from fedskip.data.mix import refuse_unmixed
 from fedskip.data.pools import Pool, Pools
 from fedskip.data.standardize import Scale, Standardized, measure_scale, refuse_unfit
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.engine.handed import Handing
+from fedskip.engine.handed import EPSILON, Handing
 from fedskip.engine.local import Route, route
 from fedskip.engine.task import Task
 from fedskip.federation import Clients, Run, Server
@@ -70,6 +70,12 @@ class Prepared:
     def metrics(self) -> tuple[Metric, ...]:
         """What models are scored by; the first is the headline."""
         return metrics(self.setting.metric)
+
+    @property
+    def further(self) -> list[str]:
+        """Columns that its histories have beside those of all studies."""
+        private = [EPSILON] if self.setting.privacy else []
+        return [*(metric.column for metric in self.metrics[1:]), *private]
 
     def make(self, seed: int, purpose: str) -> nn.Module:
         """The model as it starts, on the host."""

@@ -259,7 +259,7 @@ class Study:
         anyway: bool = False,
     ) -> Results:
         """Train one part of a setting after another and write the results; the list is empty afterwards."""
-        further = list(dict.fromkeys(metric.column for one in prepared for metric in one.metrics[1:]))
+        further = list(dict.fromkeys(name for one in prepared for name in one.further))
         history, record = HistoryFile(self.out / "history.csv", further), self.folder.record()
         self.folder.recover(history)
         history.keep({name for one in prepared for name in one.setting.run_names})
