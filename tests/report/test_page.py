@@ -71,7 +71,7 @@ def test_the_page_loads_nothing_and_cuts_nothing(tmp_path):
     assert "<title>demo &amp; more</title>" in text
     assert "a note &amp; more" in text
     assert ["<b>Mine</b>", *["55.00 ± 7.07"] * 3, "122 kB", "5"] in [row[:6] for row in checked.rows]
-    assert "a.MOON.s0: its losses were finite; its numbers are of the first 5 rounds" in main
+    assert "a.MOON.s0 although the losses of all visits were finite; its numbers are of the first 5" in main
     assert "Not finished" not in main
     assert "Not finished" in content(replace(results, finished=False), {})
 

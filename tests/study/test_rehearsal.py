@@ -113,9 +113,9 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "target": ({"loss": "binary_cross_entropy"}, r"loss cannot compare the \(2, 2\) of the model and \(2,\)"),
     "memory": (
         {"methods": [Absent()]},
-        r"methods holds Absent, whose end must give \['h'\] to remember, got \[\]",
+        "Absent breaks the rule .`end` returns as memory .* Here: 'h' was not returned",
     ),
-    "merge": ({"methods": [Careless()]}, "methods holds Careless, whose merge gives no Merged"),
+    "merge": ({"methods": [Careless()]}, "Careless breaks the rule .A merge gives .* write return Merged"),
     "labels": (
         {"data": labelled(7)},
         r"data.y must hold classes from 0 to 1, for which the model has scores, got 7",
