@@ -203,9 +203,9 @@ class Study:
                             (self.out / name).unlink(missing_ok=True)
                         history.cut(one.setting.name, session.round, session.new)
                         chosen = one.choice.line() if one.choice and one.choice.why else ""
-                        course = session.course([chosen] if chosen not in ("", engine) else ())
-                        engine = chosen
-                        progress.setting(course, history.table.where(setting=one.setting.name))
+                        notes, engine = [chosen] if chosen not in ("", engine) else [], chosen
+                        so_far = history.table.where(setting=one.setting.name)
+                        progress.setting(session.course(notes), so_far)
                         for round in session.train(
                             self.out / "checkpoints", history, Heard(progress, audience)
                         ):
