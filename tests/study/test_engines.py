@@ -14,7 +14,7 @@ from fedskip.engine.stacked.memory import GIB, Footprint
 from fedskip.engine.stacked.plan import SIZES
 from fedskip.engine.stacked.stack import Stack
 from fedskip.methods import FedAvg, FedProx, Method, Moon
-from fedskip.study.engines import make_engine, make_plan
+from fedskip.study.engines import make_engine, make_plan, noted_sizes
 from tiny import (
     CLIENTS,
     clients_of,
@@ -68,3 +68,22 @@ def test_the_table_with_the_least_room_rules(reverse: bool, monkeypatch: pytest.
     }  # fmt: skip
     assert asked == [4 * 3 * len(CLIENTS) * 8 * task.layout.size] * 2, "what MOON's clients remember"
     assert make_plan(prepared, machine, runs, rows=1000).rows is None, "a limit that is none"
+
+
+def test_a_study_that_goes_on_keeps_its_sizes() -> None:
+    """They follow from its rounds, and a row's bits depend on them."""
+    noted = {"sizes": [[3, 9], [6]], "contrast_sizes": [[], [2]]}
+    assert noted_sizes(noted, 0, 2) == ([3, 9], [])
+    assert noted_sizes(noted, 1, 2) == ([6], [2])
+    for junk in ({}, {"sizes": [[3]]}, noted | {"sizes": 5}, noted | {"sizes": [["a"], [6]]}):
+        assert noted_sizes(junk, 0, 2) is None
+    assert noted_sizes(noted, 0, 1) is None, "of other groups"
+    task = task_of("perceptron")
+    runs = [make_run(task, clients_of(), FedAvg(), slots=3, seed=seed) for seed in range(2)]
+    prepared: Any = SimpleNamespace(task=task, device=task.device, setting=SimpleNamespace(rounds=10**6))
+    machine: Any = SimpleNamespace(engine="stacked", compile=True, threads=1, streams=0, kernels=False)
+    engine: Any = make_engine(prepared, machine, runs, planned=([5, 6], []))
+    assert (engine.plan.sizes, engine.plan.contrast_sizes) == ([5, 6], [])
+    long = make_plan(prepared, machine, runs).sizes
+    prepared.setting.rounds = 1
+    assert len(long) > len(make_plan(prepared, machine, runs).sizes) == 1, "a short study compiles once"
