@@ -4,7 +4,7 @@ import contextlib
 import math
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from fedskip.cli.studies import folder
 from fedskip.files import refuse_existing, write_text
 from fedskip.input.errors import InputError, require, unknown
 from fedskip.report.choices import FORMATS, SCORES
+
+if TYPE_CHECKING:
+    from fedskip.report.sheet import Sheet
 
 SCORE = "mean_tail"
 TABLES = ("table", "chosen", "compare", "reach")
@@ -58,14 +61,13 @@ def report(
     screen.print(closing(results))
     if sweep.sweeps(results):
         sheets["chosen"] = sweep.sheet(results)
-        screen.print(sheets["chosen"])
     asked = baseline is not None or score != SCORE
     if asked or verdict(results):  # else there is nothing to compare, which is no error unless asked for
         sheets["compare"] = compared(results, baseline, score)
-        screen.print(sheets["compare"])
     if target or reach.reachable(results):
         sheets["reach"] = reach.reached(results, aim)
-        screen.print(sheets["reach"])
+    for name in (name for name in sheets if name != "table"):
+        screen.print(sheets[name])
     judged = verdict(results, baseline=baseline, score=score)
     for line in (*sweep.in_words(results), *judged, *reach.in_words(results, aim), *notes):
         screen.print(line)
@@ -79,11 +81,15 @@ def report(
     for name, sheet in sheets.items():
         if csv:
             write_text(to / f"{name}.csv", numbers[name]().csv())
-        if latex:
-            write_text(to / f"{name}.tex", sheet.latex(name))
-        if markdown:
-            write_text(to / f"{name}.md", sheet.markdown())
+        _write(sheet, to, name, {"tex": latex, "md": markdown})
     screen.print(f"\n{to / 'report.html'}", soft_wrap=True)
+
+
+def _write(sheet: "Sheet", to: Path, name: str, wanted: dict[str, bool]) -> None:
+    """Write a table as it is shown."""
+    for form, text in {"tex": sheet.latex(name), "md": sheet.markdown()}.items():
+        if wanted[form]:
+            write_text(to / f"{name}.{form}", text)
 
 
 def _place(to: Path | None, outs: list[Path], forms: dict[str, bool], force: bool) -> Path:

@@ -1,7 +1,7 @@
 """`fedskip run` and `fedskip resume`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -85,10 +85,7 @@ def run(
         compute(study, sources, folder(out), models)
         return
     require("--from", not sources, "is for what is computed", sources, f"one of {', '.join(COMPUTED)}")
-    for assignment in assignments or []:
-        if (key := assignment.split("=")[0].strip()) in given:
-            fix = f"leave out --set {assignment}"
-            raise InputError(f"--{key}", "must not be given twice", given[key], fix)
+    _refuse_twice(given, assignments or [])
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
     trackers = [tracker(name, "--track") for name in track or ()]
     spec = build(chosen(study, over, scale))
@@ -97,6 +94,14 @@ def run(
         results = new.run(progress=True, trackers=trackers)
     close(results)
     picture([(study or "").partition("/")[0]], [results], results.out / "figures")
+
+
+def _refuse_twice(given: dict[str, Any], assignments: list[str]) -> None:
+    """Refuse a key that an option and --set both have."""
+    for assignment in assignments:
+        if (key := assignment.split("=")[0].strip()) in given:
+            fix = f"leave out --set {assignment}"
+            raise InputError(f"--{key}", "must not be given twice", given[key], fix)
 
 
 def resume(

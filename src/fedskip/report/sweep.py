@@ -196,9 +196,8 @@ def in_words(results: Recorded) -> list[str]:
             f"({units.scores(one.scores, metric)})"
             for one in found
         ]
-        sentences.append(
-            f"{sweep.name}, best of {len(sweep.settings)} settings by {by}: {'; '.join(best_of)}."
-        )
+        number = units.count(len(sweep.settings), "setting")
+        sentences.append(f"{sweep.name}, best of {number} by {by}: {'; '.join(best_of)}.")
         edges = [words for key in sweep.keys for words in _edges(sweep, key, short[key], found)]
         sentences[-1] += f" At the edge of the grid: {'; '.join(edges)}." if edges else ""
     return sentences
