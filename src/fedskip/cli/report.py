@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 SCORE = "mean_tail"
 TABLES = ("table", "chosen", "compare", "reach")
+Latex = Annotated[bool, typer.Option("--latex", help="Also write table, compare and reach as .tex.")]
+Aim = Annotated[
+    str | None, typer.Option(help="A score, or a method whose best it is: what it takes to get there.")
+]
 By = Annotated[str | None, typer.Option(help="One of the study's further metrics, to look at it by.")]
 Where = Annotated[str | None, typer.Option("--to", help="Where to write; one study: its own folder.")]
 
@@ -29,13 +33,9 @@ def report(
     ] = None,
     score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = SCORE,
     metric: By = None,
-    target: Annotated[
-        str | None, typer.Option(help="A score, or a method whose best it is: what it takes to get there.")
-    ] = None,
+    target: Aim = None,
     figures: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="Their format.")] = "svg",
-    latex: Annotated[
-        bool, typer.Option("--latex", help="Also write table, compare and reach as .tex.")
-    ] = False,
+    latex: Latex = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Also write them as .md.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Also write them as .csv.")] = False,
     where: Where = None,

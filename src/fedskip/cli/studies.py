@@ -78,10 +78,8 @@ def run(
     given = {key: value for key, value in keys.items() if value is not None}
     require("--models", models is None or study == "complexity", "is only for complexity", models)
     if study in COMPUTED:
-        others = {"scale": scale, "set": assignments or None, "only": only or None}
-        others |= {"track": track or None, "grace": grace}
-        for key, value in (given | {key: v for key, v in others.items() if v is not None}).items():
-            raise InputError(f"--{key}", f"is not for {study}, which is computed", value, "leave it out")
+        others = {"scale": scale, "set": assignments, "only": only, "track": track, "grace": grace}
+        _refuse_trained(study, given | others)
         compute(study, sources, folder(out), models)
         return
     require("--from", not sources, "is for what is computed", sources, f"one of {', '.join(COMPUTED)}")
@@ -94,6 +92,13 @@ def run(
         results = new.run(progress=True, trackers=trackers)
     close(results)
     picture([(study or "").partition("/")[0]], [results], results.out / "figures")
+
+
+def _refuse_trained(study: str | None, given: dict[str, Any]) -> None:
+    """Refuse options that are for what is trained."""
+    for key, value in given.items():
+        if value not in (None, []):
+            raise InputError(f"--{key}", f"is not for {study}, which is computed", value, "leave it out")
 
 
 def _refuse_twice(given: dict[str, Any], assignments: list[str]) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from fedskip.records.table import Row
-
-if TYPE_CHECKING:
-    from fedskip.report.results import Results
+from fedskip.report.looked import Looked
 
 HELPS = (
     "What helps: a smaller local.lr, a local.clip (largest norm of a gradient; 1, say), "
@@ -29,12 +26,12 @@ def where(round: int | None, client: int | None, slot: int | None) -> str:
     return f"in round {round}, " + (f"in slot {slot} " if slot is not None else "") + f"at client {client}"
 
 
-def diverged(results: Results) -> list[str]:
+def diverged(results: Looked) -> list[str]:
     """Each run that diverged, and where."""
     return [f"{row['run']} {_where(row)}" for row in results.summary if row["diverged"]]
 
 
-def notes(results: Results) -> Iterator[str]:
+def notes(results: Looked) -> Iterator[str]:
     """What a table says below of runs that diverged, and of visits that were set aside."""
     lost = diverged(results)
     if lost:

@@ -6,7 +6,6 @@ import html
 import io
 from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -14,12 +13,10 @@ from rich.text import Text
 from fedskip.records.history import TAIL
 from fedskip.records.table import Row
 from fedskip.report import broken, units
+from fedskip.report.looked import Looked
 from fedskip.report.recorded import About
 from fedskip.report.sheet import BEST, Sheet
 from fedskip.report.warned import warnings
-
-if TYPE_CHECKING:  # whose text this is
-    from fedskip.report.results import Results
 
 # column of summary.csv -> its header, and which number it is
 SCORES = {
@@ -33,18 +30,18 @@ SCORES = {
 }
 
 
-def closing(results: Results) -> RenderableType:
+def closing(results: Looked) -> RenderableType:
     """The tables of a finished study, what their numbers are, and what is odd about them."""
     said = [Text(words, "yellow") for words in warnings(results)]
     return Group(scored(results), *further(results), Text("\n".join(notes(results)), "dim"), *said)
 
 
-def further(results: Results) -> list[Sheet]:
+def further(results: Looked) -> list[Sheet]:
     """A table for each further metric: its scores."""
     return [scored(results.by(name), costs=False) for name in results.further]
 
 
-def described(name: str, results: Results) -> str:
+def described(name: str, results: Looked) -> str:
     """Which number a score is."""
     headlines = [setting.metrics[0] for setting in results.settings]  # which are validated
     validated = {setting.metrics[0].words for setting in results.settings if setting.by} or {"score"}
@@ -53,13 +50,13 @@ def described(name: str, results: Results) -> str:
     )
 
 
-def best(results: Results) -> str:
+def best(results: Looked) -> str:
     """The word for the best of a column, in all tables that are shown."""
     shown = [m for one in results.settings for m in ([one.metric] if one.by else one.metrics)]
     return units.best(shown)
 
 
-def as_text(results: Results, width: int = 120) -> str:
+def as_text(results: Looked, width: int = 120) -> str:
     """The same as plain text, where a star marks what is bold elsewhere."""
     sheet = scored(results)
     cells = [cell for row in sheet.rows for cell in row]
@@ -74,13 +71,13 @@ def as_text(results: Results, width: int = 120) -> str:
     return "\n".join(line.rstrip() for line in to.file.getvalue().strip("\n").splitlines())  # type: ignore[attr-defined]
 
 
-def as_html(results: Results) -> str:
+def as_html(results: Looked) -> str:
     """The same for a notebook: a table without colours of its own, and no scripts."""
     below = "".join(f"<div>{html.escape(note)}</div>" for note in notes(results))
     return f"<b>{html.escape(results.name)}</b>{scored(results).html('style=font-weight:bold')}{below}"
 
 
-def scored(results: Results, *, costs: bool = True) -> Sheet:
+def scored(results: Looked, *, costs: bool = True) -> Sheet:
     """All scores, and what they cost."""
     scores = shown_scores(results)
     several, diverged = len(results.compared) > 1, any(results.summary.column("diverged"))
@@ -113,7 +110,7 @@ def scored(results: Results, *, costs: bool = True) -> Sheet:
     return Sheet(title, headers, len(names), rows, " ".join(notes(results)))
 
 
-def shown_scores(results: Results) -> list[str]:
+def shown_scores(results: Looked) -> list[str]:
     """The scores that have something to say."""
     scores = [name for name in SCORES if any(value is not None for value in results.summary.column(name))]
     if "full_test" in scores and not looked_at(results):
@@ -121,7 +118,7 @@ def shown_scores(results: Results) -> list[str]:
     return scores
 
 
-def notes(results: Results, mark: str = "Bold") -> list[str]:
+def notes(results: Looked, mark: str = "Bold") -> list[str]:
     """What the numbers of the table are; `mark` is what marks the highest."""
     scores = shown_scores(results)
     found = [] if results.finished else ["Not finished: these are the numbers so far."]
@@ -140,7 +137,7 @@ def notes(results: Results, mark: str = "Bold") -> list[str]:
     return [*found, *broken.notes(results)]
 
 
-def meaning(results: Results, mark: str = "Bold") -> str:
+def meaning(results: Looked, mark: str = "Bold") -> str:
     """What it means that a number is bold."""
     if len(set(results.summary.column("seed"))) < 2:
         return f"{mark}: the {best(results)}; one seed tells nothing of chance."
@@ -148,7 +145,7 @@ def meaning(results: Results, mark: str = "Bold") -> str:
     return f"{mark}: not told apart from the {best(results)}, {by}."
 
 
-def caption(results: Results) -> str:
+def caption(results: Looked) -> str:
     """What was measured, on what, and how often."""
     measured = " and ".join(dict.fromkeys(one.metric.with_unit(" in %") for one in results.settings))
     seeds = sorted(set(results.summary.column("seed")))
@@ -163,7 +160,7 @@ def caption(results: Results) -> str:
     return f"Test {measured}, {over}; {tested(results.settings)}{partly}; bytes and merges of one run{less}."
 
 
-def looked_at(results: Results) -> list[int]:
+def looked_at(results: Looked) -> list[int]:
     """How many test samples were evaluated while training, where these were not all."""
     divisions = [division for setting in results.settings for division in setting.divisions.values()]
     sizes = [(d["evaluated"], d["test"]) for d in divisions if "evaluated" in d and "test" in d]
@@ -184,13 +181,13 @@ def tested(settings: Iterable[About]) -> str:
     return f"test samples: {', '.join(f'{name} {size}' for name, size in sizes.items())}"
 
 
-def last_round(results: Results, setting: About, label: str) -> int | None:
+def last_round(results: Looked, setting: About, label: str) -> int | None:
     """The round of a method's last evaluation, if that is not the setting's last round."""
     last = max((run[-1]["round"] for run in results.histories(setting.name, label)), default=setting.rounds)
     return last if last < setting.rounds else None
 
 
-def _score(results: Results, setting: About, label: str, name: str, leaders: Collection[str] = ()) -> Text:
+def _score(results: Looked, setting: About, label: str, name: str, leaders: Collection[str] = ()) -> Text:
     """Over seeds; bold where no other method is known to be better."""
     known = [v for v in results.scores(setting.name, label, name).values() if v is not None]
     text = units.scores(known, setting.metric)
@@ -198,7 +195,7 @@ def _score(results: Results, setting: About, label: str, name: str, leaders: Col
     return Text(f"{text} ({at})" if at and known else text, BEST if label in leaders else "")
 
 
-def _costs(results: Results, setting: About, label: str, diverged: bool) -> list[Text]:
+def _costs(results: Looked, setting: About, label: str, diverged: bool) -> list[Text]:
     """What a run sends, how often it merges, and how many runs diverged."""
     runs: Sequence[Row] = results.summary.where(setting=setting.name, method=label)
     lost = sum(bool(run["diverged"]) for run in runs)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 from fedskip.input.errors import InputError, require, unknown
-from fedskip.records.history import summarise
 from fedskip.records.table import Row, Table
 from fedskip.report import sweep
 from fedskip.report.choices import SCORES
 from fedskip.report.closing import as_html, as_text
+from fedskip.report.looked import Looked
 from fedskip.report.plot import Plot
-from fedskip.report.recorded import About, Recorded
 from fedskip.report.statistics import LEVEL, Difference, Scores, difference, ranks
 
 ALL = "(all)"  # how tables call all settings together; no setting can have this name
 
 
 @dataclass(frozen=True)
-class Results(Recorded):
+class Results(Looked):
     """The results of a study; shown as its closing table."""
 
     def __repr__(self) -> str:
@@ -34,36 +33,6 @@ class Results(Recorded):
     def plot(self) -> Plot:
         """Its figures: `plot.curves()`, `bytes`, `drift`, `sweep`, `clients`, `routing` and `partition`."""
         return Plot(self)
-
-    def leaders(self, setting: str, score: str = "mean_tail", level: float = LEVEL) -> list[str]:
-        """The methods that are not told apart from the one with the best mean.
-
-        With one seed it stands alone. A method of which a run diverged, or which lacks seeds that others
-        have, is not among them.
-        """
-        if score not in (*SCORES, "final"):
-            raise unknown("score", score, SCORES)
-        scores = {label: self.scores(setting, label, score) for label in self.labels(setting)}
-        most = max(map(len, scores.values()), default=0)
-        means = {
-            label: fmean(known)
-            for label, mine in scores.items()
-            if len(mine) == most and (known := _whole(mine))
-        }
-        if not means:
-            return []
-        higher = self._higher(setting)
-        best = (max if higher else min)(means, key=means.__getitem__)
-        apart = {label: difference(scores[label], scores[best], level, higher=higher) for label in means}
-        return [
-            label
-            for label, found in apart.items()
-            if means[label] == means[best] or (found.low is not None and found.sign >= 0)
-        ]
-
-    def _higher(self, setting: str) -> bool:
-        """Whether higher scores are better there."""
-        return all(one.metric.higher for one in self.settings if one.name == setting)
 
     def table(self) -> Table:
         """A row for each setting and method: means and standard deviations over its seeds, and its costs."""
@@ -82,34 +51,6 @@ class Results(Recorded):
                     row[name], row[f"{name}_std"] = _spread(self.scores(setting.name, label, name).values())
                 rows.append(row)
         return Table(dict.fromkeys(name for row in rows for name in row), rows)
-
-    def by(self, metric: str) -> Results:
-        """The same study, looked at by one of its further metrics: its scores, tables, figures and verdicts.
-
-        `best_val` is then the metric where the headline was best on the validation samples. Settings without
-        the metric are left out.
-        """
-        settings = [one for one in self.settings if metric in [known.name for known in one.metrics]]
-        if not settings:
-            raise unknown("metric", metric, {known.name for one in self.settings for known in one.metrics})
-        history: list[Row] = []
-        summary: list[Row] = []
-        for setting in settings:
-            if metric == setting.metrics[0].name:
-                history += self.history.where(setting=setting.name)
-                summary += self.summary.where(setting=setting.name)
-                continue
-            rows, runs = _by(self, setting, metric)
-            history, summary = history + rows, summary + runs
-        looked = tuple(replace(s, by="" if metric == s.metrics[0].name else metric) for s in settings)
-        tables = Table(self.history.columns, history), Table(self.summary.columns, summary)
-        return replace(self, history=tables[0], summary=tables[1], settings=looked)
-
-    @property
-    def further(self) -> list[str]:
-        """The metrics that stand beside the headline of some setting; none while looked at by one of them."""
-        shown = [setting for setting in self.compared if not setting.by]
-        return list(dict.fromkeys(one.name for setting in shown for one in setting.metrics[1:]))
 
     def chosen(self) -> Table:
         """For each method the best of what was swept, and the test score there, over seeds.
@@ -147,7 +88,7 @@ class Results(Recorded):
             scores = {label: self.scores(setting.name, label, score) for label in self.labels(setting.name)}
             if baseline not in scores:
                 continue
-            higher = self._higher(setting.name)
+            higher = self.higher(setting.name)
             placed = mean_ranks(scores, higher)
             for label, mine in scores.items():
                 found = difference(mine, scores[baseline], level, bootstrap=bootstrap, higher=higher)
@@ -194,28 +135,6 @@ class Results(Recorded):
         return Table(rows[0] if rows else (), rows)
 
 
-def _by(results: Recorded, setting: About, metric: str) -> tuple[list[Row], list[Row]]:
-    """The history and the summary of a setting, with a further metric in the place of the headline."""
-    higher = next(one.higher for one in setting.metrics if one.name == metric)
-    nobody = {"slot_accuracy": None, "x_broadcast_accuracy": None}  # has looked at these
-    rows: list[Row] = []
-    runs: dict[str, list[Row]] = {}
-    for row in results.history.where(setting=setting.name):
-        rows.append(row | nobody | {"test_accuracy": row.get(f"x_{metric}")})
-        runs.setdefault(row["run"], []).append(rows[-1])
-    summary = []
-    for run in results.summary.where(setting=setting.name):
-        mine = runs.get(run["run"], [])
-        found = summarise(
-            mine, rounds=setting.rounds, higher=higher,
-            validated_higher=setting.metrics[0].higher,
-        )  # fmt: skip
-        scores = {name: found[name] for name in ("last", "best", "best_round", "mean_tail", "best_val")}
-        scores |= {} if mine else {"last": run.get(f"x_{metric}")}  # its history was not kept
-        summary.append(run | scores | {"final": None, "full_test": None})
-    return rows, summary
-
-
 def first_at(history: Iterable[Row], goal: float, higher: bool = True) -> Row | None:
     """Rounds, merges and bytes when a run first reached a score; None if it never did."""
     for row in history:
@@ -260,9 +179,3 @@ def _spread(values: Iterable[Any]) -> tuple[float | None, float | None]:
     """The mean of what is known, and its standard deviation where there are several."""
     known = [float(value) for value in values if value is not None]
     return fmean(known) if known else None, stdev(known) if len(known) > 1 else None
-
-
-def _whole(scores: Scores) -> list[float]:
-    """The scores of all seeds; none if a run has none."""
-    known = [score for score in scores.values() if score is not None]
-    return known if len(known) == len(scores) else []

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from fedskip.report import units
+from fedskip.report.looked import Looked
 from fedskip.report.recorded import About
-
-if TYPE_CHECKING:
-    from fedskip.report.results import Results
 
 NEAR = 1e-9  # scores that differ by less are equal
 
 
-def warnings(results: Results) -> list[str]:
+def warnings(results: Looked) -> list[str]:
     """What was odd about each setting, and which methods end no better than a guess."""
     several, found = len(results.settings) > 1, []
     for setting in results.settings:
@@ -24,7 +21,7 @@ def warnings(results: Results) -> list[str]:
     return found
 
 
-def _guessed(results: Results, setting: About) -> list[str]:
+def _guessed(results: Looked, setting: About) -> list[str]:
     """The methods whose last score is no better than one answer for all samples."""
     by_seed, always = setting.guessing.get("scores") or {}, setting.guessing.get("always")
     if not by_seed or setting.by:  # it is of the headline

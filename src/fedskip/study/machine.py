@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -125,3 +126,12 @@ def versions() -> dict[str, str]:
         "fedskip": __version__, "torch": str(torch.__version__), "numpy": np.__version__,
         "python": platform.python_version(),
     }  # fmt: skip
+
+
+def suited(spec: StudySpec, before: Mapping[str, Any]) -> StudySpec:
+    """The study, with what was found to suit the machine when its runs began: that stays."""
+    spec = replace(spec, processes=spec.processes or before.get("processes"))
+    here = before.get("device") == resolve_device(spec.device)
+    if here and spec.engine == "auto" and before.get("engine") in ("loop", "stacked"):
+        spec = replace(spec, engine=before["engine"])
+    return spec

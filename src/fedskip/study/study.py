@@ -30,7 +30,7 @@ from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml
 from fedskip.study.described import as_html, in_a_line
 from fedskip.study.growth import Done, grown_study, kept_rows, made_with, noted, refuse_other_data
 from fedskip.study.interrupted import explained
-from fedskip.study.machine import Machine, arithmetic_of, resolve_device, versions
+from fedskip.study.machine import Machine, arithmetic_of, resolve_device, suited, versions
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
 from fedskip.study.session import Session
@@ -206,6 +206,7 @@ class Study:
         """
         device, arithmetic = torch.device(resolve_device(self.spec.device)), arithmetic_of(self.spec)
         pools, written = Pools(), self.folder.summary().column("run") if folder else []
+        noted = self.folder.record().get("settings", {}) if folder else {}
         settings, prepared = [], []
         for draft in self.spec.settings:
             try:
@@ -214,7 +215,8 @@ class Study:
                 settings.append(whole.setting)
                 for one in whole.parts():
                     if not self._is_done(one.setting, written):
-                        choice = rehearse(one, self._suited(one.setting.key) if folder else self.spec)
+                        before = noted.get(one.setting.key, {}).get("machine", {})
+                        choice = rehearse(one, suited(self.spec, before))
                         one.leave_device()
                         one = dataclasses.replace(one, choice=choice)
                     prepared.append(one)
@@ -332,7 +334,7 @@ class Study:
         before = known.get(name, {}).get("machine", {})
         rows = self.spec.rows or before.get("rows") or (NO_LIMIT if before else None)
         every, study = self.spec.checkpoint_every, self.folder.identity
-        machine = Machine.of(self._suited(name), prepared)
+        machine = Machine.of(suited(self.spec, before), prepared)
         session = Session(prepared, machine, rows, every, study, before)
         facts = {"why": known.get(name, {}).get("why")} | session.facts()  # as it began
         made = made_with(record, prepared.setting)
@@ -343,12 +345,3 @@ class Study:
         self.folder.write(dump(self.spec, settings), record)
         prepared.save_partitions(self.out)
         return session
-
-    def _suited(self, part: str) -> StudySpec:
-        """The study, with what was found to suit the machine when a part began: that stays."""
-        before = self.folder.record().get("settings", {}).get(part, {}).get("machine", {})
-        spec = dataclasses.replace(self.spec, processes=self.spec.processes or before.get("processes"))
-        here = before.get("device") == resolve_device(spec.device)
-        if here and spec.engine == "auto" and before.get("engine") in ("loop", "stacked"):
-            spec = dataclasses.replace(spec, engine=before["engine"])
-        return spec
