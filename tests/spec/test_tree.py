@@ -132,4 +132,4 @@ def test_a_study_made_in_python_has_the_same_keys() -> None:
 def test_bad_overrides(tmp_path: Path, change: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         build(assigned([change]).over(written(tmp_path, STUDY)))
-    assert message in str(caught.value)
+    assert message in caught.value.message(flags=True)
