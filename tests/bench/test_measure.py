@@ -24,7 +24,7 @@ def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_rows_are_whole_cohorts() -> None:
-    with pytest.raises(InputError, match=r"--rows must be a multiple of 10.*got 15"):
+    with pytest.raises(InputError, match=r"rows must be a multiple of 10.*got 15"):
         measure.measure("synthetic", rows=15)
 
 

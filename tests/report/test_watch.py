@@ -90,9 +90,9 @@ def test_a_study_without_results_is_waited_for(tmp_path, folder):
 
 
 def test_bad_input(port, folder, tmp_path):
-    with pytest.raises(InputError, match=r"--port cannot be used \(Address already in use\)"):
+    with pytest.raises(InputError, match=r"port cannot be used \(Address already in use\)"):
         serve(folder, port)
-    with pytest.raises(InputError, match="--port must be from 0 to 65535, got 70000"):
+    with pytest.raises(InputError, match="port must be from 0 to 65535, got 70000"):
         serve(folder, 70000)
     with pytest.raises(InputError, match="out holds no study"):
         serve(tmp_path, 0)
