@@ -35,7 +35,7 @@ class Looked(Recorded):
         }
         if not means:
             return []
-        higher = self.higher(setting)
+        higher = self._higher(setting)
         best = (max if higher else min)(means, key=means.__getitem__)
         apart = {label: difference(scores[label], scores[best], level, higher=higher) for label in means}
         return [
@@ -44,7 +44,7 @@ class Looked(Recorded):
             if means[label] == means[best] or (found.low is not None and found.sign >= 0)
         ]
 
-    def higher(self, setting: str) -> bool:
+    def _higher(self, setting: str) -> bool:
         """Whether higher scores are better there."""
         return all(one.metric.higher for one in self.settings if one.name == setting)
 

@@ -88,7 +88,7 @@ class Results(Looked):
             scores = {label: self.scores(setting.name, label, score) for label in self.labels(setting.name)}
             if baseline not in scores:
                 continue
-            higher = self.higher(setting.name)
+            higher = self._higher(setting.name)
             placed = mean_ranks(scores, higher)
             for label, mine in scores.items():
                 found = difference(mine, scores[baseline], level, bootstrap=bootstrap, higher=higher)
