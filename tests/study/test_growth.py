@@ -62,10 +62,11 @@ def test_what_is_there_stays_and_what_is_new_is_as_if_alone(tmp_path: Path, engi
     assert Study(out, spec=grown.spec).is_finished()
 
 
-def test_more_seeds_come_with_all_methods(tmp_path: Path) -> None:
+def test_more_seeds_come_with_all_methods(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = study(tmp_path / "out", **FEW)
     made.run()
-    made.extend(methods="scaffold", seeds=3)
+    made.extend(methods="scaffold, moon", seeds=3)
+    assert caplog.messages == ["MOON is there already, and stays as it is"]
     results = made.extend(seeds=[7])
     assert sorted(results.scores("toy", "SCAFFOLD")) == sorted(results.scores("toy", "MOON")) == [0, 1, 2, 7]
     assert len(results.summary) == 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,6 +21,8 @@ from fedskip.spec.parts import Part, grown, parts
 from fedskip.study.machine import versions
 from fedskip.study.prepare import Prepared
 
+log = logging.getLogger(__name__)
+
 
 def grown_study(spec: StudySpec, settings: Sequence[Setting], methods: Any, seeds: Any) -> StudySpec:
     """The study with more methods or seeds in all settings that are compared, which are given as resolved."""
@@ -32,6 +35,10 @@ def grown_study(spec: StudySpec, settings: Sequence[Setting], methods: Any, seed
         drafts.append(Draft({**draft.keys, "added": more.added}))
         new |= more.added != setting.added
     require("extend", new, "would add no run: all of them are there already", fix=fix)
+    compared = [setting for setting in settings if not setting.reference]
+    for method in wanted:
+        if all(method in setting.all_methods for setting in compared):
+            log.warning("%s is there already, and stays as it is", method.label)
     return replace(spec, settings=tuple(drafts))
 
 
