@@ -36,7 +36,15 @@ def test_a_number_that_is_altered_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/results/README.md", "docs/claims.md", "docs/theory.md", "docs/robust.md"]
+    "page",
+    [
+        "README.md",
+        "docs/results/README.md",
+        "docs/claims.md",
+        "docs/theory.md",
+        "docs/robust.md",
+        "docs/privacy.md",
+    ],
 )
 def test_every_table_of_numbers_is_one_that_is_written(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`. Kinds
 are `best`, `last` and `tail` (with their spread over seeds), `gain` (in tail, over FedAvg), `diverged` (runs,
 of how many), `broke` (in which rounds), `jump` (the largest drift) and `paper`; `poison:SETTING:METHOD` is of
-poison.py. All others have names of their own, below.
+poison.py, `audit:METHOD` of audit.py. All others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,6 +12,7 @@ from statistics import fmean, median
 from poison import poisoned
 from theory import lines, seconds
 
+from audit import audited
 from fedskip.paper.beside import SHOWN, gain, published, scores
 from fedskip.paper.columns import Column, columns, settings
 from fedskip.records.table import Table
@@ -25,6 +26,8 @@ def value(name: str, kept: list[Results]) -> str:
     if name in OWN:
         return OWN[name](kept)
     kind, _, rest = name.partition(":")
+    if kind == "audit":
+        return audited(rest)
     if kind == "poison":
         return poisoned(rest, kept)
     place, _, method = rest.partition(":")

@@ -18,6 +18,7 @@ import poison
 import prose
 import theory
 
+import audit
 from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
 from fedskip.paper.clients import noted
@@ -33,7 +34,14 @@ from fedskip.report.sheet import Sheet
 
 HERE = Path(__file__).parent
 DOCS, ROOT = HERE.parent, HERE.parent.parent
-PAGES = (HERE / "README.md", DOCS / "claims.md", DOCS / "theory.md", DOCS / "robust.md", ROOT / "README.md")
+PAGES = (
+    HERE / "README.md",
+    DOCS / "claims.md",
+    DOCS / "theory.md",
+    DOCS / "robust.md",
+    DOCS / "privacy.md",
+    ROOT / "README.md",
+)
 BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n)(.*?)(<!-- /numbers -->)", re.DOTALL)
 INLINE = re.compile(r"(<!--=(\S+?)-->)(.*?)(<!--/-->)")
 
@@ -54,6 +62,7 @@ def written(text: str, kept: list[Results]) -> str:
         "fig5": lambda: fig5_sheet(kept),
         "compose": lambda: compose_sheet(kept),
         "diverged": lambda: diverged_sheet(kept, HERE / "diverged" / "diverged.csv"),
+        "audit": audit.audit_sheet,
         "poison": lambda: poison.poison_sheet(kept),
         "not-run": lambda: missing(kept),
         "reach": lambda: reach_sheet(trained, kept),

@@ -43,9 +43,14 @@ def explained(study: Callable[[], tuple[Path, StudySpec]]) -> Iterator[None]:
     except KeyboardInterrupt as stop:
         if isinstance(stop, Interrupted) and stop.args[0]:
             raise  # it was told already
-        number = stop.number if isinstance(stop, Interrupted) else next(iter(stop.args), SIGINT)
+        number = stop.number if isinstance(stop, Interrupted) else _number(stop)
         said = how_to_go_on(*study(), at_checkpoint=isinstance(stop, Interrupted))
         raise Interrupted(said, number) from None
+
+
+def _number(stop: KeyboardInterrupt) -> int:
+    """Of the signal, if it was noted."""
+    return next((given for given in stop.args if isinstance(given, int)), SIGINT)
 
 
 def how_to_go_on(out: Path, spec: StudySpec, at_checkpoint: bool = False) -> str:

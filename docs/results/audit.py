@@ -1,0 +1,36 @@
+"""What a curious client learns, from benchmarks/results/audit-femnist.csv."""
+
+import csv
+from pathlib import Path
+
+from rich.text import Text
+
+from fedskip.report.sheet import Sheet
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "results" / "audit-femnist.csv"
+
+
+def lines() -> list[dict[str, str]]:
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def audit_sheet() -> Sheet:
+    """AUC by method and by how many visits ago a client had the model."""
+    found = lines()
+    back = list(dict.fromkeys(line["ago"] for line in found))
+    headers = ["method", *(f"{ago} ago" for ago in back), "found at 1 % false", "accuracy"]
+    rows = []
+    for method in dict.fromkeys(line["method"] for line in found):
+        mine = {line["ago"]: line for line in found if line["method"] == method}
+        aucs = [f"{float(mine[ago]['auc']):.3f}" for ago in back]
+        shares = [f"{100 * float(mine['1'][name]):.1f} %" for name in ("tpr", "accuracy")]
+        rows.append([Text(cell) for cell in (method, *aucs, *shares)])
+    return Sheet("audit", headers, 1, rows, "")
+
+
+def audited(name: str) -> str:
+    """METHOD:COLUMN of the client who had the model just before, or METHOD of its AUC."""
+    method, _, column = name.partition(":")
+    [line] = [one for one in lines() if one["method"] == method and one["ago"] == "1"]
+    return f"{float(line[column or 'auc']):.3f}"
