@@ -30,7 +30,7 @@ def audit_sheet() -> Sheet:
 
 
 def audited(name: str) -> str:
-    """METHOD:COLUMN of the client who had the model just before, or METHOD of its AUC."""
-    method, _, column = name.partition(":")
+    """METHOD:COLUMN of the client who had the model just before; METHOD is its AUC, with _ for spaces."""
+    method, _, column = name.replace("_", " ").partition(":")
     [line] = [one for one in lines() if one["method"] == method and one["ago"] == "1"]
     return f"{float(line[column or 'auc']):.3f}"
