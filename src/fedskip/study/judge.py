@@ -11,7 +11,9 @@ from torch import Tensor
 
 from fedskip.engine.evaluate import Evaluator, Scores
 from fedskip.federation import Broke, Outcome, Run, Saved, Visited, first_broken
+from fedskip.methods.period import Period
 from fedskip.records.table import Row
+from fedskip.spec.setting import Setting
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
 
@@ -120,9 +122,7 @@ class Judge:
     def wants(self, standing: Standing, outcome: Outcome) -> bool:
         """Whether an outcome is evaluated: they are thinned by `eval_every`; the last one always counts."""
         setting, period = self.prepared.setting, standing.run.server.period
-        due = outcome.round // setting.eval_every > standing.evaluated_at // setting.eval_every
-        later = range(outcome.round + 1, setting.rounds + 1)
-        return due or not any(period.merges(round) for round in later)
+        return is_due(setting, period, outcome.round, standing.evaluated_at)
 
     def room(self, standings: list[Standing]) -> int:
         """How many outcomes of these runs may wait to be evaluated together."""
@@ -226,6 +226,12 @@ class Judge:
         scores = self.evaluator(_models(standing), test, owner[test]).by_owner
         assert scores is not None
         return np.asarray(scores.mean(0))
+
+
+def is_due(setting: Setting, period: Period, round: int, evaluated_at: int) -> bool:
+    """Whether what there is after a round is evaluated, if that was last done after `evaluated_at`."""
+    due = round // setting.eval_every > evaluated_at // setting.eval_every
+    return due or not any(period.merges(later) for later in range(round + 1, setting.rounds + 1))
 
 
 def _models(standing: Standing) -> Tensor:
