@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
@@ -15,16 +16,21 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedskip.data.division import divide
+from fedskip import rng
 from fedskip.data.pools import Pools
+from fedskip.engine.arithmetic import EXACT
+from fedskip.engine.loop import Loop
+from fedskip.federation import Run, train
 from fedskip.flower.agreement import Agreement
 from fedskip.flower.audit import Audit
 from fedskip.flower.clientapp import app
 from fedskip.flower.conductor import Conductor
 from fedskip.flower.line import Line
 from fedskip.flower.plan import Plan
-from fedskip.flower.strategy import SkippingStrategy
+from fedskip.flower.shares import shares
+from fedskip.flower.strategy import SkippingStrategy, Told
 from fedskip.spec import Tree, build
+from fedskip.study.prepare import prepare
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # who sends, as Flower has it
 
@@ -83,34 +89,51 @@ class FakeGrid:
         return [message for message in self.sent if message.metadata.message_type == "train"]
 
 
-def plan_of(names: Iterable[str], agreed: dict[str, Any] | None = None, **keys: Any) -> Plan:
-    """A small study on SYNTHETIC for some clients."""
-    names = tuple(names)
+def data_file(folder: Path, clients: int = 3) -> Path:
+    """Two classes in the plane, for some clients; a third of the samples is for testing."""
+    draw = rng.stream("grid")
+    sizes = np.array([40, 64, 31, 52, 45, 38])[:clients]
+    client = np.repeat(np.arange(clients), sizes)
+    x = draw.normal(size=(len(client), 2)) + draw.normal(size=(clients, 2))[client]
+    y = (x[:, 0] + 0.5 * x[:, 1] > 0).astype(np.int64)
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "pool.npz", x=x.astype(np.float32), y=y, client=client)
+    return folder / "pool.npz"
+
+
+def plan_of(folder: Path, clients: int = 3, agreed: dict[str, Any] | None = None, **keys: Any) -> Plan:
+    """A small study for some clients."""
     study: dict[str, Any] = {
-        "data": "synthetic", "partition": {"kind": "dirichlet", "beta": 0.5}, "cohort": len(names),
-        "methods": "fedavg", "rounds": 4, "seeds": [5], "local": {"max_steps": 3, "epochs": 1, "batch": 16},
-        "engine": "loop",
+        "data": {"name": str(data_file(folder, clients)), "test_fraction": 0.3}, "cohort": clients,
+        "model": {"name": "mlp", "hidden": [4]}, "methods": "fedavg", "rounds": 4, "seeds": [5],
+        "local": {"max_steps": 3, "epochs": 1, "batch": 8, "lr": 0.1},
     }  # fmt: skip
     spec = build(Tree(study | keys))
-    waits = {"wait": 0.5, "timeout": 0.5}
+    waits = {"wait": 0.5, "timeout": 0.2}
+    names = tuple("abcdefgh"[:clients])
     return Plan.of(spec, Agreement(clients=names, **(waits | (agreed or {}))))
+
+
+def in_process(plan: Plan) -> Run:
+    """The same run, trained by the loop engine in this process."""
+    prepared = prepare(plan.spec.settings[0], Pools(), torch.device("cpu"), EXACT)
+    run = prepared.run(plan.method, plan.seed)
+    for _ in train(Loop(prepared.task), [run], plan.setting.rounds):
+        pass
+    run.finish()
+    return run
 
 
 def places(plan: Plan, folder: Path) -> dict[int, dict[str, Any]]:
     """A node for every client of a plan: each has its share of the data."""
-    setting = plan.setting
-    division = divide(
-        Pools().get(setting.data).dataset, setting.division_seed(plan.seed), partition=setting.partition,
-        clients=setting.clients, cohort=setting.cohort, batch=1, drop_small=False, validation=0.0, eval_samples=None,
-    )  # fmt: skip
-    configs, tests = {}, np.array_split(division.test, len(plan.agreement.clients))
-    for i, (name, test) in enumerate(zip(plan.agreement.clients, tests, strict=True)):
-        own = folder / name
-        own.mkdir(parents=True, exist_ok=True)
-        np.savez(own / "share.npz", train=division.clients[i], test=test)
+    configs = {}
+    for i, (name, own) in enumerate(shares(plan).items()):
+        mine = folder / name
+        mine.mkdir(parents=True, exist_ok=True)
+        np.savez(mine / "share.npz", train=own[0], test=own[1])
         configs[1000 + i] = {
-            "name": name, "data": "synthetic", "share": str(own / "share.npz"), "state-dir": str(own / "state"),
-            "device": "cpu",
+            "name": name, "data": plan.setting.data["name"], "share": str(mine / "share.npz"),
+            "state-dir": str(mine / "state"), "device": "cpu",
         }  # fmt: skip
     return configs
 
@@ -136,6 +159,6 @@ class Stop:
     def __init__(self, rounds: int | None) -> None:
         self.rounds = rounds
 
-    def __call__(self, conductor: Conductor, row: Any, scores: Any) -> None:
-        if conductor.round == self.rounds:
+    def __call__(self, told: Told) -> None:
+        if told.conductor.round == self.rounds:
             raise Stopped

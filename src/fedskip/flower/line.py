@@ -39,10 +39,10 @@ class Line(Grid):
             del self.sites[node]  # it may come back as somebody else
         unknown = [node for node in registered if node not in self.sites]
         asked = [Message(RecordDict(), node, f"{MessageType.QUERY}.hello", ttl=HELLO) for node in unknown]
-        for reply in self.send_and_receive(asked, timeout=HELLO) if asked else ():
-            node = self.node_of(reply)
-            if node is not None and not reply.has_error():
-                self._introduce(node, registered[node], reply.content)
+        answers = {self.node_of(reply): reply for reply in self.send_and_receive(asked, timeout=HELLO)}
+        for node in unknown:
+            if node in answers and not answers[node].has_error():
+                self._introduce(node, registered[node], answers[node].content)
         return {self.clients.index(site["name"]): node for node, site in self.sites.items()}
 
     def _introduce(self, node: int, registered: str, content: RecordDict) -> None:

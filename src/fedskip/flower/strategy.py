@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
@@ -37,16 +37,29 @@ class Nobody(RuntimeError):
     """Too few clients appeared in time."""
 
 
+@dataclass(frozen=True)
+class Told:
+    """What there is to say of a round, once it is on disk."""
+
+    conductor: Conductor
+    clients: list[str]  # whose replies were taken in
+    left_out: dict[str, str]  # others that were asked, and why they are
+    row: Row | None  # of the history, where the round was evaluated
+    scores: dict[int, dict[str, float]]  # and what each client measured
+
+
 class SkippingStrategy(Strategy):
     """Plays the rounds that a conductor has not done yet."""
 
     def __init__(
-        self, conductor: Conductor, line: Line, told: Callable[[Conductor, Row | None, dict[int, Any]], None]
+        self, conductor: Conductor, line: Line, told: Callable[[Told], None] = lambda told: None
     ) -> None:
-        """`told` hears of each round when it is on disk: a row, if it was evaluated, and the sites' scores."""
+        """`told` hears of each round when it is on disk."""
         self.conductor, self.line, self.told = conductor, line, told
         self.agreement = conductor.plan.agreement
         self._places: dict[int, int] = {}  # by node: its place among the orders of this round
+        self._taken: list[str] = []  # clients, in this round
+        self._left_out: dict[str, str] = {}
 
     def play(self) -> None:
         """All rounds that are left, and the extra merge where the period does not divide them."""
@@ -95,11 +108,13 @@ class SkippingStrategy(Strategy):
                 why[node] = str(error)
         nodes = {k: node for node, k in self._places.items()}
         why |= {nodes[k]: reason for k, reason in conductor.take(taken).items()}
-        for node, reason in why.items():
-            if reason:
-                name = self.line.sites.get(node, {}).get("name", f"node {node}")
-                log.warning("round %d: %s is left out: %s", round, name, reason[:300])
-                self.line.forget(node)
+        names = {node: self.line.sites[node]["name"] for node in why}
+        self._taken = [names[node] for node, reason in why.items() if not reason]
+        self._left_out = {names[node]: reason[:300] for node, reason in why.items() if reason}
+        for name, reason in self._left_out.items():
+            log.warning("round %d: %s is left out: %s", round, name, reason)
+        for node in [node for node, reason in why.items() if reason]:
+            self.line.forget(node)  # it is asked again who it is
         model = conductor.outcome.evaluated if conductor.outcome else None
         return (None if model is None else _record(model)), None
 
@@ -132,7 +147,7 @@ class SkippingStrategy(Strategy):
         if conductor.outcome:
             row = conductor.judge(scores)
         conductor.save()
-        self.told(conductor, row, scores)
+        self.told(Told(conductor, self._taken, self._left_out, row, scores))
         if row is None:
             return None
         return MetricRecord({name: float(row[name]) for name in ("test_accuracy", "test_loss")})

@@ -1,0 +1,32 @@
+"""A client's machine: a SuperNode that reaches the server and runs the visits."""
+
+from pathlib import Path
+
+from fedskip.flower.folder import ClientFile
+from fedskip.flower.processes import Process, Processes, environment, free_port, tool
+from fedskip.input.errors import require
+
+
+def start_supernode(file: ClientFile, processes: Processes, log: Path, *, insecure: bool = False) -> Process:
+    """Start the node of a site."""
+    state = Path(file.state_dir).resolve()
+    state.mkdir(parents=True, exist_ok=True)
+    command = [
+        tool("flower-supernode"), "--superlink", file.server, "--host", "127.0.0.1",
+        "--port", str(file.port or free_port()), "--node-config", node_config(file),
+    ]  # fmt: skip
+    secure = ["--root-certificates", file.ca, "--auth-supernode-private-key", file.key]
+    command += ["--insecure"] if insecure else secure
+    return processes.start(f"the node of {file.name}", command, environment(state / "flower"), log)
+
+
+def node_config(file: ClientFile) -> str:
+    """What the ClientApp gets to know of its site, as Flower's command takes it."""
+    values = {
+        "name": file.name, "data": file.data, "loader": file.loader, "share": file.share,
+        "state-dir": str(Path(file.state_dir).resolve()), "device": file.device,
+    }  # fmt: skip
+    for key, value in values.items():
+        plain = not value or not any(c in value for c in "'\"\\\n")
+        require(key, plain, "must hold no quotes, backslashes or line breaks", value)
+    return " ".join(f"{key}='{value}'" for key, value in values.items() if value)
