@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,10 +145,8 @@ def play(plan: Plan, grid: Any, folder: Path | None = None, rounds: int | None =
     conductor.restore()
     line = Line(grid, plan.agreement.clients, Audit(None))
     strategy = SkippingStrategy(conductor, line, Stop(rounds))
-    try:
+    with contextlib.suppress(Stopped):
         strategy.play()
-    except Stopped:
-        pass
     return conductor
 
 

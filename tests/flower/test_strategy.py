@@ -14,7 +14,6 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'"
 
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.app.error import Error
-from grid import FakeGrid, in_process, places, plan_of, play
 
 from fedskip.federation import Run
 from fedskip.flower.audit import Audit
@@ -22,6 +21,7 @@ from fedskip.flower.conductor import Conductor
 from fedskip.flower.line import Line
 from fedskip.flower.strategy import Nobody, SkippingStrategy
 from fedskip.methods.base import State
+from grid import FakeGrid, in_process, places, plan_of, play
 
 METHODS = ["fedavg", "fedskip(period=2)", "scaffold", "moon(mu=2)", "feddyn(alpha=0.3, period=2)"]
 
@@ -39,7 +39,9 @@ def assert_same(one: Run, other: Run) -> None:
     assert (one.server.seen == other.server.seen).all()
 
 
-@pytest.mark.parametrize("method", [*METHODS, "fednova", "fedprox(mu=0.5)", "fedadam", "scaffold(init=random)"])
+@pytest.mark.parametrize(
+    "method", [*METHODS, "fednova", "fedprox(mu=0.5)", "fedadam", "scaffold(init=random)"]
+)
 def test_the_weights_are_those_of_the_loop_engine(tmp_path: Path, method: str) -> None:
     plan = plan_of(tmp_path, methods=method, rounds=5)
     assert_same(play(plan, FakeGrid(places(plan, tmp_path))).run, in_process(plan))
@@ -131,7 +133,10 @@ def test_sites_test_together_what_one_machine_would(tmp_path: Path) -> None:
     assert 0 <= row["x_server_accuracy"] <= 1
     tests = [message for message in grid.sent if message.metadata.message_type == "evaluate"]
     assert len(tests) == 6
-    replies = [dict(grid._answer(message, node).content["scores"]) for message, node in zip(tests[3:], grid.configs, strict=True)]
+    replies = [
+        dict(grid._answer(message, node).content["scores"])
+        for message, node in zip(tests[3:], grid.configs, strict=True)
+    ]
     assert all(reply.keys() == {"metric", "loss", "samples"} for reply in replies)
     total = sum(reply["samples"] for reply in replies)
     assert row["test_accuracy"] == pytest.approx(sum(reply["metric"] for reply in replies) / total)
@@ -335,7 +340,9 @@ def _renamed(agreement: Any, *names: str) -> Any:
 # --- who is there --------------------------------------------------------------------------------------
 
 
-def test_with_fewer_nodes_than_slots_the_others_idle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_fewer_nodes_than_slots_the_others_idle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     plan = plan_of(tmp_path, methods="fedskip(period=3)", rounds=3)
     grid = FakeGrid(places(plan, tmp_path))
     grid.away = {1001}
@@ -395,7 +402,11 @@ def test_strangers_and_impostors_are_not_used(tmp_path: Path, caplog: pytest.Log
     conductor = play(plan, grid)
     assert conductor.accepted.tolist() == [1, 1, 1]
     assert {message.metadata.dst_node_id for message in grid.trained()} == {1000, 1001, 1002}
-    for words in ("no client of this federation", "its key is registered for a", "another node has that name"):
+    for words in (
+        "no client of this federation",
+        "its key is registered for a",
+        "another node has that name",
+    ):
         assert words in caplog.text
 
 
@@ -428,5 +439,7 @@ def test_both_sides_note_what_passed_with_the_same_digests(tmp_path: Path) -> No
     assert [one["kind"] for one in site] == ["query.hello"] * 2 + ["train"] * 2 + ["evaluate"] * 2
     for one in site:
         other = "sent" if one["way"] == "received" else "received"
-        matches = [entry for entry in server if entry["way"] == other and entry.get("digest") == one["digest"]]
+        matches = [
+            entry for entry in server if entry["way"] == other and entry.get("digest") == one["digest"]
+        ]
         assert [entry["bytes"] for entry in matches][:1] == [one["bytes"]]

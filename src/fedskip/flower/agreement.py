@@ -40,11 +40,18 @@ class Agreement:
         object.__setattr__(self, "clients", tuple(check_client(name, "clients") for name in self.clients))
         for name, count in Counter(self.clients).items():
             require("clients", count == 1, "must have different names", name)
-        require("fewest", 1 <= self.fewest <= len(self.clients), f"must be 1 to {len(self.clients)}", self.fewest)
+        require(
+            "fewest", 1 <= self.fewest <= len(self.clients), f"must be 1 to {len(self.clients)}", self.fewest
+        )
         for name in ("wait", "timeout"):
             value = getattr(self, name)
             require(name, 0 < value <= 30 * 86_400, "must be seconds, at most 30 days", value)
-        require("norm_limit", self.norm_limit == 0 or self.norm_limit > 1, "must be above 1, or 0", self.norm_limit)
+        require(
+            "norm_limit",
+            self.norm_limit == 0 or self.norm_limit > 1,
+            "must be above 1, or 0",
+            self.norm_limit,
+        )
         address(self.server, "server")
 
     @classmethod
@@ -70,6 +77,7 @@ class Agreement:
 def address(text: str, field: str = "server") -> tuple[str, int]:
     """Host and port of an address."""
     host, _, port = text.rpartition(":")
-    ok = bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    require(field, ok and not any(c.isspace() for c in host), "must be HOST:PORT", text, "such as fl.example.org:8000")
+    ok = bool(host) and port.isascii() and port.isdigit() and 0 < int(port[:9]) < 65536
+    ok = ok and not any(c.isspace() or c in "/@" for c in host)
+    require(field, ok, "must be HOST:PORT", text, "such as fl.example.org:8000")
     return host.strip("[]"), int(port)

@@ -1,4 +1,4 @@
-"""The ClientApp: what a SuperNode runs for each message. Nothing leaves the site but what is returned here."""
+"""The ClientApp: what a SuperNode runs for each message. Nothing else leaves the site than its replies."""
 
 import logging
 from collections.abc import Callable

@@ -161,7 +161,8 @@ class Conductor:
         tensors, runs = save_all([self.standing])
         name = self.plan.setting.name
         notes = {
-            "study": "federation", "setting": name, "round": self.round, "seconds": self.seconds(), "runs": runs,
+            "study": "federation", "setting": name, "round": self.round, "seconds": self.seconds(),
+            "runs": runs,
             "clients": list(self.plan.agreement.clients), "experiment": self.experiment,
             "accepted": self.accepted.tolist(), "sizes": self.sizes.tolist(),
         }  # fmt: skip
@@ -215,12 +216,15 @@ def stand_in(
 
 def stacked(replies: Sequence[Replies]) -> Replies:
     """Single rows as one stack."""
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(one, name) for one in replies])
+
     return Replies(
         torch.cat([one.y for one in replies]),
         {name: torch.cat([one.upload[name] for one in replies]) for name in replies[0].upload},
-        *(np.concatenate([getattr(one, name) for one in replies]) for name in ("samples", "steps", "a")),
-        torch.cat([one.loss for one in replies]),
-    )
+        joined("samples"), joined("steps"), joined("a"), torch.cat([one.loss for one in replies]),
+    )  # fmt: skip
 
 
 def _nowhere(key: int, client: int, round: int) -> Any:

@@ -1,9 +1,9 @@
 """The folder of a federation: what the server needs, and for each client what goes to its site.
 
-    federation.yaml     who takes part            study.yaml      what is trained
-    app/                the Flower app            certificates/   the authority's and the server's
-    clients/NAME/       for the site NAME         keys/           the clients' public halves
-    run/                what comes of it          systemd/        units to start both with
+federation.yaml     who takes part            study.yaml      what is trained
+app/                the Flower app            certificates/   the authority's and the server's
+clients/NAME/       for the site NAME         keys/           the clients' public halves
+run/                what comes of it          systemd/        units to start both with
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ After=network-online.target
 Wants=network-online.target
 
 [Service]
-ExecStart={fedskip} federation {command}
+ExecStart=/opt/fedskip/bin/fedskip federation {command}
 WorkingDirectory={folder}
 Restart={restart}
 # a node that comes back sooner is still known as the old one, and refused
@@ -129,16 +129,24 @@ def write_folder(folder: Path, parties: Agreement, study: str, hosts: list[str])
         values = {"name": name, "server": parties.server, "data": "", "state_dir": "state"}
         write_text(site / CLIENT, CLIENT_HEAD + yaml.safe_dump(values, sort_keys=False))
     units = folder / "systemd"
-    server = UNIT.format(
-        what="server", command="server .", restart="on-failure", fedskip="/opt/fedskip/bin/fedskip", folder=folder.resolve()
-    )
-    client = UNIT.format(
-        what="client", command="client .", restart="always", fedskip="/opt/fedskip/bin/fedskip", folder="/srv/fedskip/SITE"
-    )
+    server = UNIT.format(what="server", command="server .", restart="on-failure", folder=folder.resolve())
+    client = UNIT.format(what="client", command="client .", restart="always", folder="/srv/fedskip/SITE")
     write_text(units / "fedskip-server.service", server)
     write_text(units / "fedskip-client.service", client)
     write_text(folder / "README.md", README.format(server=parties.server, sites=", ".join(parties.clients)))
 
+
+STUDY = """\
+# What is trained. The data stay at the sites, so the model, the cohort and the rounds are written here.
+# Leave `seeds` out: the server then draws a secret one, which nobody can guess from what a client sees.
+name: federation
+data: {{name: sites}}
+model: {{name: mlp, inputs: 60, classes: 5}} # your own is MODULE:NAME, on all machines
+cohort: {cohort} # clients that train in a round
+methods: fedskip(period=3)
+rounds: 30
+local: {{lr: 0.01, batch: 32, epochs: 1}}
+"""
 
 CLIENT_HEAD = """\
 # What this site is started with: fedskip federation client FOLDER. Paths are relative to this file.
@@ -151,9 +159,9 @@ README = """\
 Server {server}; clients {sites}.
 
 1. Write what is to be trained into `study.yaml`, and read `federation.yaml`.
-2. Copy `clients/NAME/` to the site NAME, over a way that nobody else can read: it holds the site's private key.
-   A site may make its own with `ssh-keygen -t ecdsa -b 384 -f client.key`, and send you `client.key.pub` for
-   `keys/NAME.pub`. Then remove `clients/` here.
+2. Copy `clients/NAME/` to the site NAME, in a way that nobody else can read: it holds the site's private
+   key. A site may make its own with `ssh-keygen -t ecdsa -b 384 -f client.key`, and send you `client.key.pub`
+   for `keys/NAME.pub`. Then remove `clients/` here.
 3. At each site: install fedskip with `pip install 'fedskip[flower]'`, name the data in `client.yaml`, then
    `fedskip federation check .` and `fedskip federation client .`
 4. Here: `fedskip federation check .` and `fedskip federation server .`

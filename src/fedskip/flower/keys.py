@@ -57,10 +57,8 @@ def write_certificates(folder: Path, hosts: Iterable[str]) -> None:
             .add_extension(identifier, False)
         )  # fmt: skip
 
-    usage = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
-        False,
-    )
+    rights = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = dict.fromkeys((*rights, "encipher_only", "decipher_only"), False)
     ca = certificate("authority", authority).add_extension(x509.BasicConstraints(True, 0), True)
     ca = ca.add_extension(x509.KeyUsage(True, key_cert_sign=True, crl_sign=True, **usage), True)
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())

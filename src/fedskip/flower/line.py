@@ -33,7 +33,7 @@ class Line(Grid):
     # --- who is there --------------------------------------------------------------------------------
 
     def roll_call(self) -> dict[int, int]:
-        """The clients that are there now, by their number, and their nodes; new ones are asked who they are."""
+        """The clients that are there, by number, and their nodes; new nodes are asked who they are."""
         registered = {node: name for node, name in self._online().items() if node not in self._strangers}
         for node in [node for node in self.sites if node not in registered]:
             del self.sites[node]  # it may come back as somebody else
@@ -58,7 +58,7 @@ class Line(Grid):
         elif registered and registered != name:
             why = f"its key is registered for {registered}"
         elif site["protocol"] != PROTOCOL:
-            why = f"its fedskip {site['fedskip']} speaks another protocol; install the same version on all sides"
+            why = f"its fedskip {site['fedskip']} speaks another protocol; install the same one"
         elif any(other["name"] == name for other in self.sites.values()):
             why = "another node has that name"
         if why:
@@ -79,7 +79,7 @@ class Line(Grid):
     # --- messages ------------------------------------------------------------------------------------
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send, then wait for all replies, or for as long as is allowed; looks more often than Flower does."""
+        """Send, then wait for all replies, within bounds; looks for them more often than Flower does."""
         messages = list(messages)
         if not messages:
             return []
@@ -107,7 +107,7 @@ class Line(Grid):
         return self._sent.get(reply.metadata.reply_to_message_id)
 
     def _note(self, way: str, message: Message, node: int | None) -> None:
-        name = self.sites.get(node or 0, {}).get("name", "?")
+        name = self.sites.get(node or 0, {}).get("name", f"node {node}")
         kind = message.metadata.message_type
         if message.has_error():
             self.audit.note(way, kind, client=name, error=message.error.code)

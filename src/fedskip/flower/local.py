@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fedskip.files import write_text
 from fedskip.flower import agreement
 from fedskip.flower.agreement import Agreement
 from fedskip.flower.folder import CLIENT, CLIENT_HEAD, ClientFile, write_folder
@@ -19,7 +20,6 @@ from fedskip.flower.serve import plan_in
 from fedskip.flower.shares import shares
 from fedskip.flower.superlink import SuperLink
 from fedskip.flower.supernode import start_supernode
-from fedskip.files import write_text
 from fedskip.input.errors import InputError, require
 from fedskip.spec import StudySpec, Tree, dump
 
@@ -49,20 +49,30 @@ def write_local(folder: Path, clients: int, spec: StudySpec, **agreed: Any) -> N
     for name, (train, test) in divided.items():
         site = folder / "clients" / name
         np.savez(site / "share.npz", train=train, test=test)
-        known = data["name"] if not data["name"].endswith(".npz") else str(Path(data["name"]).resolve())
-        values = {"name": name, "server": parties.server, "data": known, "share": "share.npz", "device": "cpu"}
+        known = str(Path(data["name"]).resolve()) if Path(data["name"]).exists() else data["name"]
+        values = {
+            "name": name,
+            "server": parties.server,
+            "data": known,
+            "share": "share.npz",
+            "device": "cpu",
+        }
         write_text(site / CLIENT, CLIENT_HEAD + yaml.safe_dump(values, sort_keys=False))
 
 
 def play(
-    folder: Path, told: Callable[[dict[str, Any]], None], say: Callable[[str], None], *, insecure: bool = False
+    folder: Path,
+    told: Callable[[dict[str, Any]], None],
+    say: Callable[[str], None],
+    *,
+    insecure: bool = False,
 ) -> None:
     """Start everything, play the federation to its end, and stop everything."""
     parties = Agreement.read(folder / agreement.FILE)
     plan_in(folder)
     with Processes() as processes:
         say("starting the SuperLink ...")
-        link = SuperLink(folder, parties, processes, insecure=insecure, host="127.0.0.1")
+        link = SuperLink(folder, parties, processes, "127.0.0.1", insecure=insecure)
         link.register()
         say(f"starting {len(parties.clients)} SuperNodes ...")
         nodes = Nodes(folder, parties.clients, processes, insecure)

@@ -44,7 +44,7 @@ def read_train_order(content: RecordDict) -> tuple[Orders, dict[str, Any]]:
 
 
 def train_reply(replies: Replies) -> RecordDict:
-    visit = {
+    visit: dict[str, Any] = {
         "samples": int(replies.samples[0]), "steps": int(replies.steps[0]), "a": float(replies.a[0]),
         "loss": float(replies.loss[0]),
     }  # fmt: skip
@@ -96,8 +96,9 @@ def read_score_reply(content: RecordDict) -> dict[str, float]:
 
 def hello(name: str, samples: int, tests: int) -> RecordDict:
     """What a site says of itself, once."""
-    about = {"name": name, "samples": samples, "tests": tests, "protocol": PROTOCOL}
-    return RecordDict({"site": ConfigRecord(about | {"fedskip": __version__, "torch": str(torch.__version__)})})  # type: ignore[arg-type]
+    about: dict[str, Any] = {"name": name, "samples": samples, "tests": tests, "protocol": PROTOCOL}
+    about |= {"fedskip": __version__, "torch": str(torch.__version__)}
+    return RecordDict({"site": ConfigRecord(about)})
 
 
 def read_hello(content: RecordDict) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def _broken(orders: Orders, k: int, reply: Replies, size: int) -> str:
     """What is wrong with a reply by itself, or nothing."""
     x = orders.x[k : k + 1]
     if reply.y.shape != x.shape or reply.y.dtype != x.dtype:
-        return f"has a model of {tuple(reply.y.shape[1:])} numbers of {reply.y.dtype}, not of {tuple(x.shape[1:])}"
+        found, wanted = (f"{tuple(t.shape[1:])} {t.dtype}" for t in (reply.y, x))
+        return f"has a model of {found}, not of {wanted}"
     if any(t.dtype != x.dtype for t in reply.upload.values()):
         return "brings numbers of another kind along"
     if not all(bool(t.isfinite().all()) for t in (reply.y, reply.loss, *reply.upload.values())):
@@ -60,15 +61,17 @@ def _outliers(orders: Orders, replies: Mapping[int, Replies], trainable: int, li
     places = list(replies)
     lengths = {"the model": {k: replies[k].y[0, :trainable] - orders.x[k, :trainable] for k in places}}
     for k in places:
-        for name, rows in replies[k].upload.items():
-            lengths.setdefault(name, {})[k] = rows[0]
+        for name, row in replies[k].upload.items():
+            lengths.setdefault(name, {})[k] = row[0]
     refused: Refused = {}
     for name, rows in lengths.items():
         norms = torch.stack([rows[k].double().norm() for k in places]) if places else torch.zeros(0)
         median = float(norms.quantile(0.5)) if len(norms) else 0.0
         for k, norm in zip(places, norms.tolist(), strict=True):
             if median > 0 and norm > limit * median:
-                refused[k] = f"moves {name} by {norm:.3g}, more than {limit:g} times the median of {median:.3g}"
+                refused[k] = (
+                    f"moves {name} by {norm:.3g}, more than {limit:g} times the median of {median:.3g}"
+                )
     return refused
 
 

@@ -77,15 +77,16 @@ class Serving:
             rows = [
                 {
                     "round": conductor.round, "client": names[client], "samples": int(one["samples"]),
-                    "test_accuracy": one["metric"] / one["samples"], "test_loss": one["loss"] / one["samples"],
+                    "test_accuracy": one["metric"] / one["samples"],
+                    "test_loss": one["loss"] / one["samples"],
                 }
                 for client, one in sorted(told.scores.items())
             ]  # fmt: skip
             write_text(self.out / "sites.csv", Table(SITES, [*self._sites(), *rows]).csv())
-        now, self.last = time.monotonic(), self.last
+        now = time.monotonic()
         line = {
-            "round": conductor.round, "rounds": self.plan.setting.rounds, "seconds": round(now - self.last, 2),
-            "clients": told.clients, "left_out": told.left_out,
+            "round": conductor.round, "rounds": self.plan.setting.rounds,
+            "seconds": round(now - self.last, 2), "clients": told.clients, "left_out": told.left_out,
             "slots": conductor.run.server.slots,
             **({} if told.row is None else _scores(told.row)),
         }  # fmt: skip
@@ -109,7 +110,8 @@ class Serving:
     def _record(self) -> dict[str, Any]:
         division = {"clients": len(self.plan.agreement.clients)}
         facts = {
-            "machine": {"engine": "loop", "place": "federation"}, "parameters": self.plan.layout.size, "data": {},
+            "machine": {"engine": "loop", "place": "federation"}, "data": {},
+            "parameters": self.plan.layout.size,
             "divisions": {self.plan.setting.division_seed(self.plan.seed): division}, "short": {},
         }  # fmt: skip
         return {"versions": versions(), "settings": {self.plan.setting.name: facts}}
@@ -121,7 +123,7 @@ class Serving:
         kinds = {"last": standing.last_model, "best": standing.best_model, "final": standing.final_model}
         for kind, vector in kinds.items():
             if vector is not None:
-                about = {"kind": kind, "model": None if model is None else {**self.plan.sizes, **model}}
+                about: Row = {"kind": kind, "model": None if model is None else {**self.plan.sizes, **model}}
                 about |= {"classes": self.plan.sizes.get("classes")} | standing.about()
                 state = self.plan.layout.views(vector)
                 write_weights(self.out / "models" / f"{standing.name}.{kind}.safetensors", state, about)
@@ -134,7 +136,12 @@ class Serving:
             write_text(self.out / "clients.csv", Table(each[0], each).csv())
         server = standing.run.server
         row = summarise(conductor.rows, rounds=self.plan.setting.rounds) | standing.about()
-        row |= {"final": standing.final, "diverged": False, "rounds": conductor.round, "full_test": row["last"]}
+        row |= {
+            "final": standing.final,
+            "diverged": False,
+            "rounds": conductor.round,
+            "full_test": row["last"],
+        }
         row |= {"bytes_total": server.bytes_down + server.bytes_up}
         write_text(self.out / "summary.csv", Table(SUMMARY, [row]).csv())
         write_report(Results.read(self.out))

@@ -23,7 +23,9 @@ def shares(plan: Plan) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     )  # fmt: skip
     found = len(division.clients)
     fix = "divide the data by partition.kind=dirichlet or iid, which make as many clients as are asked for"
-    require("partition", found == len(names), f"must make {len(names)} clients, one for each node", found, fix)
+    require(
+        "partition", found == len(names), f"must make {len(names)} clients, one for each node", found, fix
+    )
     test = division.evaluated
     if dataset.owner is None or (dataset.owner[test] < 0).any():
         tests = np.array_split(test, len(names))

@@ -115,7 +115,9 @@ class Site:
     def device(self) -> torch.device:
         return torch.device(resolve_device(self.place.device))
 
-    def visit(self, orders: Orders, work: Work, *, run: str, accepted: int, omega: float, layout: str) -> Replies:
+    def visit(
+        self, orders: Orders, work: Work, *, run: str, accepted: int, omega: float, layout: str
+    ) -> Replies:
         """Train one visit: its terms from what is remembered, then the engine, then what to remember."""
         task = self._task(work, layout)
         train, _ = self.halves

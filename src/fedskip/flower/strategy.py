@@ -82,7 +82,9 @@ class SkippingStrategy(Strategy):
         self._places = {there[int(client)]: k for k, client in enumerate(orders.clients)}
         idle = conductor.run.server.slots - len(orders.slots)
         if idle:
-            log.warning("round %d: %d of %d slots idle", conductor.round + 1, idle, conductor.run.server.slots)
+            log.warning(
+                "round %d: %d of %d slots idle", conductor.round + 1, idle, conductor.run.server.slots
+            )
         return [
             Message(
                 train_order(orders.take([k]), **conductor.told(int(orders.clients[k]))),
@@ -121,7 +123,9 @@ class SkippingStrategy(Strategy):
     def _gather(self) -> dict[int, int]:
         """The clients that are there, and their nodes. The first round waits for all, within bounds."""
         agreement, began = self.agreement, time.monotonic()
-        wanted = len(agreement.clients) if self.conductor.run.server.merges == self.conductor.round == 0 else 0
+        wanted = (
+            len(agreement.clients) if self.conductor.run.server.merges == self.conductor.round == 0 else 0
+        )
         while True:
             there = self.line.roll_call()
             for client, node in there.items():
@@ -130,7 +134,9 @@ class SkippingStrategy(Strategy):
             if len(there) >= max(wanted, agreement.fewest) or (late and len(there) >= agreement.fewest):
                 return there
             if late:
-                rule = f"{len(there)} of {len(agreement.clients)} clients were there after {agreement.wait:g} s"
+                rule = (
+                    f"{len(there)} of {len(agreement.clients)} clients were there after {agreement.wait:g} s"
+                )
                 raise Nobody(f"{rule}; {agreement.fewest} are needed. Start them, then go on from here")
             time.sleep(PAUSE)
 
@@ -158,10 +164,11 @@ class SkippingStrategy(Strategy):
         assert outcome is not None
         assert outcome.evaluated is not None
         visit = {key: self.conductor.told(0)[key] for key in ("run", "layout", "work")}
+        ttl = self.agreement.timeout
         return [
-            Message(score_order(outcome.evaluated, **visit), node, MessageType.EVALUATE, ttl=self.agreement.timeout)
+            Message(score_order(outcome.evaluated, **visit), node, MessageType.EVALUATE, ttl=ttl)
             for node in self.line.sites
-        ]  # fmt: skip
+        ]
 
     def _scores(self, replies: Iterable[Message]) -> dict[int, dict[str, float]]:
         """What sites measured, by client; a site that sends no sensible numbers is left out."""

@@ -30,9 +30,9 @@ class SuperLink:
     """A SuperLink for one federation."""
 
     def __init__(
-        self, folder: Path, parties: Agreement, processes: Processes, *, insecure: bool = False, host: str = "0.0.0.0"
+        self, folder: Path, parties: Agreement, processes: Processes, host: str, *, insecure: bool = False
     ) -> None:
-        """`host`: on which it listens."""
+        """`host`: the address on which it listens."""
         self.folder, self.parties, self.insecure = folder.resolve(), parties, insecure
         self.port = address(parties.server)[1]
         self.env = environment(self.folder / "flower", **{FOLDER: str(self.folder)})
@@ -44,8 +44,8 @@ class SuperLink:
         ]  # fmt: skip
         command = [
             tool("flower-superlink"), "--host", host, "--port", self.port,
-            "--database", self.folder / "flower" / "superlink.db", "--disable-runtime-dependency-installation",
-            *(["--insecure"] if insecure else secure),
+            "--database", self.folder / "flower" / "superlink.db",
+            "--disable-runtime-dependency-installation", *(["--insecure"] if insecure else secure),
         ]  # fmt: skip
         log = self.folder / "logs" / "superlink.log"
         self.process: Process = processes.start("the SuperLink", list(map(str, command)), self.env, log)

@@ -1,10 +1,14 @@
 """A client's machine: a SuperNode that reaches the server and runs the visits."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from fedskip.flower.folder import ClientFile
-from fedskip.flower.processes import Process, Processes, environment, free_port, tool
-from fedskip.input.errors import require
+from fedskip.flower.processes import Process, Processes, environment, free_port, last_words, tool
+from fedskip.input.errors import InputError, require
+
+REFUSED = 305 % 256  # how a node ends whose key the server does not take
 
 
 def start_supernode(file: ClientFile, processes: Processes, log: Path, *, insecure: bool = False) -> Process:
@@ -30,3 +34,23 @@ def node_config(file: ClientFile) -> str:
         plain = not value or not any(c in value for c in "'\"\\\n")
         require(key, plain, "must hold no quotes, backslashes or line breaks", value)
     return " ".join(f"{key}='{value}'" for key, value in values.items() if value)
+
+
+def follow(process: Process, said: Callable[[str], None]) -> None:
+    """Say what a node says, until it ends; that is an error."""
+    at = process.from_here
+    while True:
+        code = process.code  # before the log, so that its last lines are read
+        content = process.log.read_bytes()[at:]
+        whole = content[: content.rfind(b"\n") + 1]
+        at += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            said(line)
+        if code is not None:
+            fix = f"see {process.log}"
+            if code == REFUSED:
+                fix = (
+                    "is its key registered there? After a restart, wait a minute: the old node is still known"
+                )
+            raise InputError(process.name, f"has ended: {last_words(process)}", fix=fix)
+        time.sleep(0.5)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedskip.data.base import Dataset
 from fedskip.engine.arithmetic import Arithmetic
@@ -23,6 +22,7 @@ from fedskip.models.making import make
 from fedskip.models.measures import measure
 from fedskip.models.vector import Layout
 from fedskip.spec import Setting, StudySpec
+from fedskip.study.prepare import converted
 
 PROTOCOL = 1  # of the messages: both sides must speak the same
 LONGEST = 100_000  # characters of its text
@@ -49,11 +49,12 @@ class Work:
             value = getattr(setting, field)
             fix = "write it in a module that every site has, and name it MODULE:NAME"
             require(field, isinstance(value, str | Mapping), "must have a name in a federation", value, fix)
+        assert isinstance(setting.model, Mapping)
         return cls(
             model=setting.model, sizes=dict(sizes), loss=str(setting.loss), metric=str(setting.metric),
             local=setting.local, method=dataclasses.replace(method, period=1), rounds=setting.rounds,
             precision=spec.precision, deterministic=spec.deterministic,
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
 
     def dump(self) -> str:
         """As the text that messages carry."""
@@ -85,7 +86,8 @@ class Work:
         return Task(
             module, Layout.of(module), measure("loss", self.loss), measure("metric", self.metric),
             dataset.samples.to(device, arithmetic.dtype), self.local,
-            _in(arithmetic.dtype, dataset.train_transform), _in(arithmetic.dtype, dataset.test_transform),
+            converted(arithmetic.dtype, dataset.train_transform),
+            converted(arithmetic.dtype, dataset.test_transform),
             arithmetic,
         )  # fmt: skip
 
@@ -93,10 +95,3 @@ class Work:
 def layout_digest(layout: Layout) -> str:
     """Both sides must lay out a model in the same way."""
     return digest(repr(layout).encode())
-
-
-def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
-    """The transform, with its results in `dtype`."""
-    if transform is None or dtype == torch.float32:
-        return transform
-    return lambda *arguments: transform(*arguments).to(dtype)

@@ -51,7 +51,7 @@ class Prepared:
         return Task(
             template, Layout.of(template), measure("loss", setting.loss), measure("metric", setting.metric),
             samples, setting.local,
-            _in(dtype, data.train_transform), _in(dtype, data.test_transform), self.arithmetic,
+            converted(dtype, data.train_transform), converted(dtype, data.test_transform), self.arithmetic,
         )  # fmt: skip
 
     def make(self, seed: int, purpose: str) -> nn.Module:
@@ -175,7 +175,7 @@ def _range(numbers: Iterable[int]) -> str:
     return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
 
 
-def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
+def converted(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
     """The transform, with its results in `dtype`."""
     if transform is None or dtype == torch.float32:
         return transform
