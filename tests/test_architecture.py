@@ -22,7 +22,7 @@ SOURCE = ROOT / "src" / "fedskip"
 # From the ground up: a room may import those before it. Top-level modules are rooms of their own.
 ROOMS = [
     "version", "input", "rng", "files", "models", "data", "methods", "engine", "federation", "spec",
-    "records", "report", "contract", "study", "bench", "paper", "cli",
+    "records", "report", "contract", "study", "bench", "paper", "flower", "cli",
 ]  # fmt: skip
 # Modules that import by name, where no reader of the syntax can see what.
 DYNAMIC = {

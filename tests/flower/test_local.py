@@ -49,7 +49,10 @@ def study(folder: Path, clients: int, **keys: Any) -> Path:
 
 def started(*arguments: object) -> subprocess.Popen[str]:
     command = [*MAIN, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored in the background
+    )  # fmt: skip
 
 
 def done(*arguments: object, code: int = 0) -> str:

@@ -16,10 +16,12 @@ Folder = Annotated[Path, typer.Argument(help="The folder of a federation.", show
 
 def _flower() -> None:
     """Refuse to go on without Flower."""
-    from importlib.util import find_spec
-
-    fix = "pip install 'fedskip[flower]'"
-    require("Flower", find_spec("flwr") is not None, "is not installed", ..., fix)
+    try:
+        import flwr  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "Flower", f"is not installed ({error})", fix="pip install 'fedskip[flower]'"
+        ) from None
 
 
 def _round(line: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cryptography import x509
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
     load_ssh_public_key,
 )
+from flwr.supercore.version import package_version
 
 from fedskip.files import refuse_unreadable
 from fedskip.flower.agreement import FILE, Agreement, address
@@ -37,10 +37,7 @@ WRONG_KEY = "give the file that `fedskip federation init` wrote, or make one wit
 def installed() -> str:
     """The version of Flower, which must be one that this was tried with."""
     fix = f"pip install 'flwr=={FLOWER}.*'"
-    try:
-        found = version("flwr")
-    except PackageNotFoundError:
-        raise InputError("flwr", "is not installed", fix="pip install 'fedskip[flower]'") from None
+    found = package_version
     require("flwr", found.startswith(f"{FLOWER}."), f"must be {FLOWER}", found, fix)
     tool("flower-supernode")
     return f"flwr {found}"

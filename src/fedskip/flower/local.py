@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedskip.flower.shares import shares
 from fedskip.flower.superlink import SuperLink
 from fedskip.flower.supernode import start_supernode
 from fedskip.input.errors import InputError, require
-from fedskip.spec import StudySpec, Tree, dump
+from fedskip.spec import Draft, StudySpec, Tree, dump
 
 AGAIN = 45.0  # seconds until a node that ended is started again: its key is refused for about a minute
 
@@ -40,24 +41,30 @@ def write_local(folder: Path, clients: int, spec: StudySpec, **agreed: Any) -> N
     """The folder of a federation on this machine, whose clients share out the study's data set."""
     names = tuple(f"client-{i}" for i in range(clients))
     parties = Agreement(clients=names, server=f"127.0.0.1:{free_port()}", **agreed)
-    plan = Plan.of(spec, parties)
+    plan = Plan.of(_whole(spec), parties)
     divided = shares(plan)  # refuses what cannot be divided, before anything is written
     write_folder(folder, parties, dump(plan.spec, [plan.setting]), [])
     data: Any = plan.setting.data
-    options = {key: value for key, value in data.items() if key != "name"}
-    require("data", not options, "must have no options in a local federation", options, "use their defaults")
     for name, (train, test) in divided.items():
         site = folder / "clients" / name
         np.savez(site / "share.npz", train=train, test=test)
-        known = str(Path(data["name"]).resolve()) if Path(data["name"]).exists() else data["name"]
-        values = {
-            "name": name,
-            "server": parties.server,
-            "data": known,
-            "share": "share.npz",
-            "device": "cpu",
-        }
+        values = {"name": name, "server": parties.server, "data": data["name"], "share": "share.npz"}
+        values |= {"device": "cpu"}
         write_text(site / CLIENT, CLIENT_HEAD + yaml.safe_dump(values, sort_keys=False))
+
+
+def _whole(spec: StudySpec) -> StudySpec:
+    """The study, with the whole path of its data: the clients find them from wherever they are started."""
+    drafts = []
+    for draft in spec.settings:
+        data: Any = draft.keys["data"]
+        file = Path(data["name"])
+        options = {key: value for key, value in data.items() if key != "name"}
+        rule, fix = "must have no options in a local federation", "use their defaults, or a file of your own"
+        require("data", not options or file.is_file(), rule, options, fix)
+        name = str(file.resolve()) if file.is_file() else data["name"]
+        drafts.append(Draft({**draft.keys, "data": {**data, "name": name}}))
+    return replace(spec, settings=tuple(drafts))
 
 
 def play(
