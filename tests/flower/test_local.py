@@ -21,8 +21,6 @@ import yaml
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
 
-from grid import data_file, in_process
-
 from fedskip.flower.guard import descendants
 from fedskip.flower.keys import write_certificates, write_key
 from fedskip.flower.plan import Plan
@@ -30,6 +28,7 @@ from fedskip.flower.serve import plan_in
 from fedskip.records.checkpoint import found, load_checkpoint
 from fedskip.records.table import Table
 from fedskip.report.results import Results
+from grid import data_file, in_process
 
 MAIN = [sys.executable, "-c", "from fedskip.cli import main; main()", "federation"]
 PATIENCE = 900.0  # seconds; most go into starting Python, over and over, on a machine that may be busy
@@ -51,7 +50,7 @@ def started(*arguments: object) -> subprocess.Popen[str]:
     command = [*MAIN, *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored in the background
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # else it may be ignored
     )  # fmt: skip
 
 

@@ -227,18 +227,15 @@ def check(
     else:
         fix = "make one with `fedskip federation init`"
         raise InputError("DIR", f"holds neither {FILE} nor {CLIENT}", str(folder), fix)
-    failed = 0
-    try:
-        for what, look in checks:
-            try:
-                typer.echo(f"ok    {what}: {look()}")
-            except InputError as error:
-                failed += 1
-                typer.secho(f"fails {what}: {error}", fg="red")
-    except InputError as error:  # without the file itself, nothing more can be looked at
-        raise error from None
+    failed = []
+    for what, look in checks:
+        try:
+            typer.echo(f"ok    {what}: {look()}")
+        except InputError as error:
+            failed.append(what)
+            typer.secho(f"fails {what}: {error}", fg="red")
     if failed:
-        raise typer.Exit(2)
+        raise InputError("DIR", f"fails {len(failed)} of these checks: {', '.join(failed)}", str(folder))
 
 
 def _refuse(checks: Iterable[tuple[str, Any]]) -> None:

@@ -67,7 +67,7 @@ def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     ok = isinstance(found, ec.EllipticCurvePrivateKey)
     require(str(path), ok, "must be an elliptic curve's key", type(found).__name__, WRONG_KEY)
     open_to_all = os.name == "posix" and path.stat().st_mode & 0o077
-    require(str(path), not open_to_all, "can be read by others", ..., f"chmod 600 {path}")
+    require(str(path), not open_to_all, "can be read by others", ..., f"run chmod 600 {path}")
     assert isinstance(found, ec.EllipticCurvePrivateKey)
     return found
 
