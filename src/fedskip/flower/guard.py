@@ -33,11 +33,12 @@ def descendants(root: int) -> set[int]:
 
 
 def _processes() -> list[tuple[int, int]]:
-    """All processes, as parent and child."""
+    """All processes that run, as parent and child; not those of which only the name is left."""
     if not Path("/proc/self/stat").exists():
-        listed = subprocess.run(["ps", "-A", "-o", "ppid=,pid="], capture_output=True, text=True, check=False)
-        pairs = [line.split() for line in listed.stdout.splitlines()]
-        return [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2]
+        command = ["ps", "-A", "-o", "ppid=,pid=,state="]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        each = [line.split() for line in listed.splitlines()]
+        return [(int(one[0]), int(one[1])) for one in each if len(one) == 3 and one[2][0] != "Z"]
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -46,6 +47,10 @@ def _processes() -> list[tuple[int, int]]:
                 if stat[0] != "Z":
                     found.append((int(stat[1]), int(folder.name)))
     return found
+
+
+def runs(pid: int) -> bool:
+    return any(child == pid for _, child in _processes())
 
 
 def adopt() -> None:

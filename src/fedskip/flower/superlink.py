@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 from fedskip.files import write_text
 from fedskip.flower.agreement import Agreement, address
+from fedskip.flower.guard import runs
 from fedskip.flower.processes import Process, Processes, environment, tool, wait_for
 from fedskip.flower.serve import ROUNDS, RUN, STATUS
 from fedskip.flower.serverapp import FOLDER
@@ -100,7 +100,7 @@ class SuperLink:
                 raise Failed(state.get("why") or "the ServerApp failed")
             if self.process.code is not None:
                 raise Failed("the SuperLink has ended")
-            if state and not _runs(int(state["pid"])):
+            if state and not runs(int(state["pid"])):
                 raise Failed("the ServerApp was killed")
             if not state and time.monotonic() - begun > COMMAND:
                 raise Failed(f"the ServerApp did not start within {COMMAND:g} s")
@@ -120,13 +120,3 @@ def _new_lines(path: Path) -> Iterator[list[dict[str, Any]]]:
         whole = content[: content.rfind(b"\n") + 1]
         at += len(whole)
         yield [json.loads(line) for line in whole.splitlines()]
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
