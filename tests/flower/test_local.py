@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
 
-from fedskip.flower.guard import descendants
 from fedskip.flower.keys import write_certificates, write_key
 from fedskip.flower.plan import Plan
 from fedskip.flower.serve import plan_in
@@ -159,7 +157,6 @@ def test_a_deployment_ends_with_the_weights_of_the_loop_engine(
 @pytest.mark.slow
 def test_killed_at_once_nothing_is_left(tmp_path: Path, folder: Path) -> None:
     process = started("local", study(tmp_path, 2, rounds=50), "-n", 2, "--out", folder)
-    wait_until(lambda: any(str(pid) for pid in descendants(process.pid)), process)
     wait_until(lambda: rounds(folder), process)
     process.kill()
     process.wait()
@@ -208,25 +205,22 @@ def test_ctrl_c_and_a_killed_superlink(tmp_path: Path, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_node_that_dies_is_left_out_and_used_again_when_it_is_back(tmp_path: Path, folder: Path) -> None:
-    process = started("local", study(tmp_path, 3, methods=["scaffold"], rounds=14), "--out", folder)
+    process = started("local", study(tmp_path, 3, methods=["scaffold"], rounds=500), "--out", folder)
+
+    def takes_part() -> bool:
+        return "client-1" in rounds(folder)[-1]["clients"]
+
     wait_until(lambda: rounds(folder), process)
-    nodes = [
-        pid
-        for pid, command in processes_of(folder).items()
-        if "bin/flower-supernode" in command and "client-1'" in command
-    ]
-    for pid in nodes:
-        os.kill(pid, signal.SIGKILL)
+    assert takes_part()
+    for pid, command in processes_of(folder).items():
+        if "bin/flower-supernode" in command and "name='client-1'" in command:
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not takes_part(), process)
+    wait_until(takes_part, process)
+    process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, said
-    played = rounds(folder)
-    took = ["client-1" in one["clients"] for one in played]
-    assert took[0]
-    assert not all(took), "it was away for a while"
-    assert all(len(one["clients"]) >= 2 for one in played), "the others went on"
-    assert took[-1] or not took[-1]
-    log = (folder / "logs" / "superlink.log").read_text()
-    assert "client-1 is left out" in log or "slots idle" in log
+    assert process.returncode == 130, said
+    assert all(len(one["clients"]) >= 2 for one in rounds(folder)), "the others went on"
 
 
 @pytest.mark.slow
@@ -280,7 +274,6 @@ def test_a_wrong_authority_and_an_unknown_key_are_refused(tmp_path: Path, folder
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=60)
-    assert np.ones(1)
 
 
 def _text(path: Path) -> str:

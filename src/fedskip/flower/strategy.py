@@ -58,6 +58,7 @@ class SkippingStrategy(Strategy):
         self.conductor, self.line, self.told = conductor, line, told
         self.agreement = conductor.plan.agreement
         self._places: dict[int, int] = {}  # by node: its place among the orders of this round
+        self._wanted = len(self.agreement.clients)  # that the next round waits for
         self._taken: list[str] = []  # clients, in this round
         self._left_out: dict[str, str] = {}
 
@@ -121,11 +122,9 @@ class SkippingStrategy(Strategy):
         return (None if model is None else _record(model)), None
 
     def _gather(self) -> dict[int, int]:
-        """The clients that are there, and their nodes. The first round waits for all, within bounds."""
+        """The clients that are there, and their nodes. After a start, all are waited for, within bounds."""
         agreement, began = self.agreement, time.monotonic()
-        wanted = (
-            len(agreement.clients) if self.conductor.run.server.merges == self.conductor.round == 0 else 0
-        )
+        wanted, self._wanted = self._wanted, 0
         while True:
             there = self.line.roll_call()
             for client, node in there.items():
