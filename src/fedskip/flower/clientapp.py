@@ -9,7 +9,6 @@ from flwr.clientapp import ClientApp
 from fedskip.flower import audit, messages
 from fedskip.flower.site import Place, Site
 from fedskip.flower.work import Work
-from fedskip.input.errors import InputError
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +28,7 @@ def answered(message: Message, context: Context, act: Callable[[Site], RecordDic
         size, digest = messages.measured(message.content)
         book.note("received", kind, bytes=size, digest=digest)
         content = act(Site(place))
-    except (InputError, OSError, RuntimeError, MemoryError, ValueError, IndexError) as error:
-        # in whose words there may be values of the data
+    except Exception as error:  # whatever it is: in its words there may be values of the data
         log.error("this site cannot %s: %s: %s", kind, type(error).__name__, error)
         raise SiteError(f"{type(error).__name__}; the site's log says more") from error
     size, digest = messages.measured(content)

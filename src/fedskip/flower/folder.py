@@ -98,18 +98,16 @@ class ClientFile:
         for key in values:
             if key not in known:
                 raise unknown_key(str(key), known).at(str(file))
-        values = {k: v for k, v in values.items() if v is not None and k not in given}
-        for key in ("state_dir", "ca", "key", "share"):
-            default = {"state_dir": "state", "ca": "ca.crt", "key": "client.key"}.get(key)
-            if key not in given and (default or key in values):
-                values[key] = str(folder / expanded(str(values.get(key, default)), key))
-        own = values.get("data")
-        if isinstance(own, str) and own and (folder / own).exists():
-            values["data"] = str(folder / own)
+        values = {key: value for key, value in values.items() if value is not None}
+        for key in ("state_dir", "ca", "key", "share", "data"):
+            path = values.get(key, getattr(cls, key, None))  # what is left out has a default
+            inside = isinstance(path, str) and path and (key != "data" or (folder / path).exists())
+            if inside:
+                values[key] = str(folder / expanded(str(path), key))
         for key in ("name", "server"):
             fix = f"give --{key}, or a folder with a {CLIENT}"
             require(key, key in values or key in given, "is missing", ..., fix)
-        return cls(**{**values, **{key: value for key, value in given.items() if value is not None}})
+        return cls(**{**values, **given})
 
 
 def write_folder(folder: Path, parties: Agreement, study: str, hosts: list[str]) -> None:

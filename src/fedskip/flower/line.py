@@ -34,7 +34,9 @@ class Line(Grid):
 
     def roll_call(self) -> dict[int, int]:
         """The clients that are there, by number, and their nodes; new nodes are asked who they are."""
-        registered = {node: name for node, name in self._online().items() if node not in self._strangers}
+        online = self._online()
+        self._strangers &= online.keys()  # one that comes back may have mended its ways
+        registered = {node: name for node, name in online.items() if node not in self._strangers}
         for node in [node for node in self.sites if node not in registered]:
             del self.sites[node]  # it may come back as somebody else
         unknown = [node for node in registered if node not in self.sites]

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -131,10 +131,3 @@ def last_words(process: Process) -> str:
     lines = [line.strip() for line in process.tail(40).splitlines() if line.strip()]
     telling = [line for line in lines if "ERROR" in line or "Error" in line or "error" in line]
     return (telling or lines or ["it said nothing"])[-1][:200]
-
-
-@contextlib.contextmanager
-def ended() -> Iterator[Processes]:
-    """Inside, processes may be started; outside, none of them is left."""
-    with Processes() as processes:
-        yield processes

@@ -107,8 +107,10 @@ class Serving:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         write_text(path, "".join(line for line in lines if json.loads(line)["round"] <= self.conductor.round))
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self, tests: int | None = None) -> dict[str, Any]:
+        """What study.yaml notes; `tests`: how many samples the sites test on, once that is known."""
         division = {"clients": len(self.plan.agreement.clients)}
+        division |= {} if tests is None else {"test": tests, "evaluated": tests}
         facts = {
             "machine": {"engine": "loop", "place": "federation"}, "data": {},
             "parameters": self.plan.layout.size,
@@ -119,32 +121,29 @@ class Serving:
     def _finish(self) -> None:
         """Write the models, the summary, each client's score and the report."""
         conductor, standing = self.conductor, self.conductor.standing
-        model = self.plan.setting.model if isinstance(self.plan.setting.model, dict) else None
+        self._write_models()
+        last = conductor.rows[-1]["round"] if conductor.rows else 0
+        sites = [row for row in self._sites() if row["round"] == last]
+        each = [standing.about() | {name: row[name] for name in ("client", "test_accuracy")} for row in sites]
+        if each:
+            write_text(self.out / "clients.csv", Table(each[0], each).csv())
+            tests = sum(row["samples"] for row in sites)
+            Folder(self.out).write(dump(self.plan.spec, [self.plan.setting]), self._record(tests))
+        server = standing.run.server
+        row = summarise(conductor.rows, rounds=self.plan.setting.rounds) | standing.about()
+        row |= {"final": standing.final, "full_test": row["last"], "diverged": False}
+        row |= {"rounds": conductor.round, "bytes_total": server.bytes_down + server.bytes_up}
+        write_text(self.out / "summary.csv", Table(SUMMARY, [row]).csv())
+        write_report(Results.read(self.out))
+
+    def _write_models(self) -> None:
+        standing, setting, sizes = self.conductor.standing, self.plan.setting, self.plan.sizes
         kinds = {"last": standing.last_model, "best": standing.best_model, "final": standing.final_model}
         for kind, vector in kinds.items():
             if vector is not None:
-                about: Row = {"kind": kind, "model": None if model is None else {**self.plan.sizes, **model}}
-                about |= {"classes": self.plan.sizes.get("classes")} | standing.about()
-                state = self.plan.layout.views(vector)
-                write_weights(self.out / "models" / f"{standing.name}.{kind}.safetensors", state, about)
-        last = conductor.rows[-1]["round"] if conductor.rows else 0
-        each = [
-            standing.about() | {"client": row["client"], "test_accuracy": row["test_accuracy"]}
-            for row in self._sites() if row["round"] == last
-        ]  # fmt: skip
-        if each:
-            write_text(self.out / "clients.csv", Table(each[0], each).csv())
-        server = standing.run.server
-        row = summarise(conductor.rows, rounds=self.plan.setting.rounds) | standing.about()
-        row |= {
-            "final": standing.final,
-            "diverged": False,
-            "rounds": conductor.round,
-            "full_test": row["last"],
-        }
-        row |= {"bytes_total": server.bytes_down + server.bytes_up}
-        write_text(self.out / "summary.csv", Table(SUMMARY, [row]).csv())
-        write_report(Results.read(self.out))
+                about = {"kind": kind, "model": setting.model, "classes": sizes.get("classes")}
+                file = self.out / "models" / f"{standing.name}.{kind}.safetensors"
+                write_weights(file, self.plan.layout.views(vector), about | standing.about())
 
 
 def _scores(row: Row) -> dict[str, float]:

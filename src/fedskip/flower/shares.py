@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fedskip.data.division import divide
+from fedskip import rng
+from fedskip.data.division import Division, divide
 from fedskip.data.pools import Pools
 from fedskip.flower.plan import Plan
 from fedskip.input.errors import require
@@ -11,8 +12,7 @@ from fedskip.input.errors import require
 def shares(plan: Plan) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """What each client trains on and tests on, as the study divides it; together they test on all of it.
 
-    Test samples belong to the client that has the others of their owner; where nobody owns them they are
-    dealt out evenly.
+    Where all samples of an owner are at one client, so are its test samples; else those are dealt evenly.
     """
     setting, names = plan.setting, plan.agreement.clients
     dataset = Pools().get(setting.data).dataset
@@ -26,12 +26,15 @@ def shares(plan: Plan) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     require(
         "partition", found == len(names), f"must make {len(names)} clients, one for each node", found, fix
     )
-    test = division.evaluated
-    if dataset.owner is None or (dataset.owner[test] < 0).any():
-        tests = np.array_split(test, len(names))
-    else:
-        holder = np.zeros(dataset.owner.max() + 1, np.int64)  # of an owner's samples, the last who has one
-        for client in range(found):
-            holder[dataset.owner[division.clients[client]]] = client
-        tests = [test[holder[dataset.owner[test]] == client] for client in range(found)]
+    tests = _tests(dataset.owner, division)
     return {name: (division.clients[i], tests[i]) for i, name in enumerate(names)}
+
+
+def _tests(owner: np.ndarray | None, division: Division) -> list[np.ndarray]:
+    """The test samples of each client."""
+    test, clients = division.evaluated, len(division.clients)
+    if owner is not None and (owner[test] >= 0).all():
+        owners = [np.unique(owner[division.clients[client]]) for client in range(clients)]
+        if len(np.unique(np.concatenate(owners))) == sum(map(len, owners)):
+            return [test[np.isin(owner[test], mine)] for mine in owners]
+    return np.array_split(rng.stream("sites", len(test)).permutation(test), clients)

@@ -69,6 +69,7 @@ class SkippingStrategy(Strategy):
             start, wait = arrays({"x": self.conductor.run.server.x}), self.agreement.timeout
             self.start(self.line, start, num_rounds=rounds, timeout=wait)
         if self.conductor.finish():
+            self._gather()
             replies = self.line.send_and_receive(self._tests(), timeout=self.agreement.timeout)
             self.conductor.judge(self._scores(replies))
 
