@@ -159,17 +159,14 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     parser.add_argument("--model", choices=MODELS, default="perceptron")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=4, help="of a turn that count")
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(
-            parser.parse_args(), Path(folder) / "federation", lambda text: print(text, flush=True)
-        )
+        found = measure(parser.parse_args(), Path(folder) / "federation")
     print(json.dumps(found))
 
 
