@@ -115,13 +115,14 @@ def plan_of(folder: Path, clients: int = 3, agreed: dict[str, Any] | None = None
     return Plan.of(spec, Agreement(clients=names, **(waits | (agreed or {}))))
 
 
-def in_process(plan: Plan) -> Run:
-    """The same run, trained by the loop engine in this process."""
+def in_process(plan: Plan, finish: bool = True) -> Run:
+    """The same run, trained by the loop engine in this process; `finish`: with its extra merge, if any."""
     prepared = prepare(plan.spec.settings[0], Pools(), torch.device("cpu"), EXACT)
     run = prepared.run(plan.method, plan.seed)
     for _ in train(Loop(prepared.task), [run], plan.setting.rounds):
         pass
-    run.finish()
+    if finish:
+        run.finish()
     return run
 
 

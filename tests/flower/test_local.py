@@ -21,7 +21,6 @@ import yaml
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
 
 from fedskip.flower.keys import write_certificates, write_key
-from fedskip.flower.plan import Plan
 from fedskip.flower.serve import plan_in
 from fedskip.records.checkpoint import found, load_checkpoint
 from fedskip.records.table import Table
@@ -88,20 +87,15 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert not left
 
 
-def weights(folder: Path, plan: Plan) -> tuple[torch.Tensor, dict[str, Any]]:
+def assert_undisturbed(folder: Path) -> None:
+    """All that the server has after the last round is what the loop engine leads to, to the bit."""
+    plan = plan_in(folder)
+    expected, _ = in_process(plan, finish=False).server.save()
     tensors, notes = load_checkpoint(found(folder / "run" / "checkpoints", plan.setting.name)[-1][1])
     [run] = notes["runs"]
-    return tensors[f"{run}/server.x"], notes
-
-
-def assert_undisturbed(folder: Path) -> None:
-    """The model that is sent out next is that of the loop engine, to the bit."""
-    plan = plan_in(folder)
-    run = in_process(plan)
-    found, notes = weights(folder, plan)
     assert notes["round"] == plan.setting.rounds
-    expected, _ = run.server.save()
-    assert torch.equal(found, expected["x"])
+    for name, tensor in expected.items():
+        assert torch.equal(tensors[f"{run}/server.{name}"], tensor), name
 
 
 def rounds(folder: Path) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ class Process:
 
 
 class Processes:
-    """Several commands under guard; a context that ends them all."""
+    """Several commands under guard; a context that ends them all, the one that was started first last."""
 
     def __init__(self) -> None:
         self.all: list[Process] = []
@@ -106,10 +106,11 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self.all:  # all at once, then wait
-            process.let_go()
-        for process in self.all:
-            process.stop()
+        for some in (self.all[1:], self.all[:1]):  # the server last: clients say goodbye to it
+            for process in some:
+                process.let_go()
+            for process in some:
+                process.stop()
 
     def start(self, name: str, command: Sequence[str], env: dict[str, str], log: Path) -> Process:
         self.all.append(Process(name, command, env, log))
