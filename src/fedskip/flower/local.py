@@ -24,7 +24,8 @@ from fedskip.flower.supernode import start_supernode
 from fedskip.input.errors import InputError, require
 from fedskip.spec import Draft, StudySpec, Tree, dump
 
-AGAIN = 45.0  # seconds until a node that ended is started again: its key is refused for about a minute
+AGAIN = 20.0  # seconds until a node that ended is started again: its key is refused for about a minute
+TRIES = 8  # after which nothing is expected any more of nodes that all end
 
 STUDY: dict[str, Any] = {
     "name": "federation", "data": {"name": "synthetic"}, "partition": {"kind": "dirichlet", "beta": 0.5},
@@ -92,10 +93,12 @@ class Nodes:
 
     def __init__(self, folder: Path, names: tuple[str, ...], processes: Processes, insecure: bool) -> None:
         self.folder, self.processes, self.insecure = folder, processes, insecure
+        self.tries = dict.fromkeys(names, 0)
         self.running: dict[str, Process] = {name: self._start(name) for name in names}
         self.ended: dict[str, float] = {}  # when
 
     def _start(self, name: str) -> Process:
+        self.tries[name] += 1
         file = ClientFile.read(self.folder / "clients" / name)
         log = self.folder / "logs" / f"{name}.log"
         return start_supernode(file, self.processes, log, insecure=self.insecure)
@@ -109,6 +112,7 @@ class Nodes:
                 self.ended[name] = now
             elif now - self.ended[name] > AGAIN:
                 self.running[name] = self._start(name)
-        if len(self.ended) == len(self.running) and all(p.code is not None for p in self.running.values()):
+                del self.ended[name]
+        if len(self.ended) == len(self.running) and min(self.tries.values()) >= TRIES:
             process = next(iter(self.running.values()))
             raise InputError("every SuperNode", f"has ended: {last_words(process)}", fix=f"see {process.log}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from types import TracebackType
 
 from fedskip.input.errors import InputError
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 STOP = 20.0  # seconds, after which a guard is taken for stuck
 
 ENVIRONMENT = {
@@ -89,7 +91,7 @@ class Process:
         """The last that it has said since it was started here."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(self.from_here)
-            said = file.read()[-20_000:].decode(errors="replace").splitlines()
+            said = _COLOURS.sub("", file.read()[-20_000:].decode(errors="replace")).splitlines()
             return "\n".join(said[-lines:])
         return ""
 

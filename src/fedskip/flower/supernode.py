@@ -8,7 +8,7 @@ from fedskip.flower.folder import ClientFile
 from fedskip.flower.processes import Process, Processes, environment, free_port, last_words, tool
 from fedskip.input.errors import InputError, require
 
-REFUSED = 305 % 256  # how a node ends whose key the server does not take
+REFUSED = "Exit Code: 305"  # what a node says last whose key the server does not take
 
 
 def start_supernode(file: ClientFile, processes: Processes, log: Path, *, insecure: bool = False) -> Process:
@@ -48,7 +48,7 @@ def follow(process: Process, said: Callable[[str], None]) -> None:
             said(line)
         if code is not None:
             fix = f"see {process.log}"
-            if code == REFUSED:
+            if REFUSED in process.tail():
                 fix = (
                     "is its key registered there? After a restart, wait a minute: the old node is still known"
                 )
