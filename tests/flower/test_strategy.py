@@ -391,6 +391,29 @@ def test_nobody_in_time_is_an_error_and_not_for_ever(tmp_path: Path) -> None:
         play(plan, grid)
 
 
+def test_a_round_in_which_nobody_answers_is_played_again(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, methods="scaffold(period=2)", rounds=4)
+    failures = []
+
+    def spoil(order: Message, reply: Message) -> Message:
+        about = order.metadata
+        if about.message_type == "train" and order.content["visit"]["round"] == 2 and len(failures) < 5:
+            failures.append(about.dst_node_id)
+            return failed(order, reply)
+        return reply
+
+    conductor = play(plan, FakeGrid(places(plan, tmp_path), spoil))
+    assert len(failures) == 5
+    assert conductor.accepted.max() == 4
+    assert [row["round"] for row in conductor.rows] == [2, 4]
+
+
+def test_nobody_who_answers_for_long_is_an_error(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, agreed={"wait": 0.2, "timeout": 0.1})
+    with pytest.raises(Nobody, match="no client has answered for"):
+        play(plan, FakeGrid(places(plan, tmp_path), spoiled({0}, {1000, 1001, 1002}, failed)))
+
+
 def test_strangers_and_impostors_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plan = plan_of(tmp_path, rounds=1)
     configs = places(plan, tmp_path)

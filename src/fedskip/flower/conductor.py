@@ -84,19 +84,23 @@ class Conductor:
         }  # fmt: skip
 
     def take(self, replies: Mapping[int, Replies]) -> dict[int, str]:
-        """End the round with what came back, by place among the orders; gives what was refused, and why."""
+        """End the round with what came back, by place among the orders; gives what was refused, and why.
+
+        If nothing is taken in, the round has not been: it is played again.
+        """
         orders, server = self.sent, self.run.server
         assert orders is not None, "no round is under way"
         sizes = {k: int(self.sizes[orders.clients[k]]) for k in replies}
         with torch_threads(1):  # as the loop engine has it: the same bits
             refused = screen(orders, replies, sizes, self.layout.trainable, self.plan.agreement.norm_limit)
             ks = [k for k in sorted(replies) if k not in refused]
-            if ks:
-                taken = stacked([replies[k] for k in ks])
-                server.absorb(orders.take(ks), taken)
-                self.run.steps += int(taken.steps.sum())
-                self.accepted[orders.clients[ks]] = orders.round + 1
-            self.run.round, self.sent = orders.round + 1, None
+            self.sent = None
+            if not ks:
+                return refused
+            taken = stacked([replies[k] for k in ks])
+            server.absorb(orders.take(ks), taken)
+            self.run.steps += int(taken.steps.sum())
+            self.accepted[orders.clients[ks]] = self.run.round = orders.round + 1
             if server.period.merges(self.run.round):
                 self._merged(server.merge(self.run.round))
         return refused

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -101,6 +101,7 @@ class Processes:
 
     def __init__(self) -> None:
         self.all: list[Process] = []
+        self.first: list[Callable[[], None]] = []  # what is done before any of them is ended
 
     def __enter__(self) -> Processes:
         return self
@@ -108,6 +109,8 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for do in self.first:
+            do()
         for some in (self.all[1:], self.all[:1]):  # the server last: clients say goodbye to it
             for process in some:
                 process.let_go()

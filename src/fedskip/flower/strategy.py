@@ -59,15 +59,15 @@ class SkippingStrategy(Strategy):
         self.agreement = conductor.plan.agreement
         self._places: dict[int, int] = {}  # by node: its place among the orders of this round
         self._wanted = len(self.agreement.clients)  # that the next round waits for
+        self._heard = time.monotonic()  # when a reply was last taken in
         self._taken: list[str] = []  # clients, in this round
         self._left_out: dict[str, str] = {}
 
     def play(self) -> None:
         """All rounds that are left, and the extra merge where the period does not divide them."""
-        rounds = self.conductor.plan.setting.rounds - self.conductor.round
-        if rounds > 0:
-            start, wait = arrays({"x": self.conductor.run.server.x}), self.agreement.timeout
-            self.start(self.line, start, num_rounds=rounds, timeout=wait)
+        start, wait = _record(self.conductor.run.server.x), self.agreement.timeout
+        while (left := self.conductor.plan.setting.rounds - self.conductor.round) > 0:
+            self.start(self.line, start, num_rounds=left, timeout=wait)
         if self.conductor.finish():
             self._gather()
             replies = self.line.send_and_receive(self._tests(), timeout=self.agreement.timeout)
@@ -119,6 +119,10 @@ class SkippingStrategy(Strategy):
             log.warning("round %d: %s is left out: %s", round, name, reason)
         for node in [node for node, reason in why.items() if reason]:
             self.line.forget(node)  # it is asked again who it is
+        if self._taken:
+            self._heard = time.monotonic()
+        elif time.monotonic() - self._heard > self.agreement.wait + self.agreement.timeout:
+            raise Nobody(f"no client has answered for {time.monotonic() - self._heard:.0f} s")
         model = conductor.outcome.evaluated if conductor.outcome else None
         return (None if model is None else _record(model)), None
 
@@ -148,6 +152,9 @@ class SkippingStrategy(Strategy):
         return self._tests() if self.conductor.outcome else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        if not self._taken:  # the round is played again
+            time.sleep(PAUSE)
+            return None
         conductor, row = self.conductor, None
         scores = self._scores(replies) if conductor.outcome else {}
         if conductor.outcome:

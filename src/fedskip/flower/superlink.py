@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from typing import Any
 
 from fedskip.files import write_text
 from fedskip.flower.agreement import Agreement, address
-from fedskip.flower.guard import runs
+from fedskip.flower.guard import descendants, runs
 from fedskip.flower.processes import Process, Processes, environment, tool, wait_for
 from fedskip.flower.serve import ROUNDS, RUN, STATUS
 from fedskip.flower.serverapp import FOLDER
@@ -49,6 +51,7 @@ class SuperLink:
         ]  # fmt: skip
         log = self.folder / "logs" / "superlink.log"
         self.process: Process = processes.start("the SuperLink", list(map(str, command)), self.env, log)
+        processes.first.append(self.stop_run)
         wait_for(self.process, "127.0.0.1", self.port, LISTEN)
 
     def _configure(self) -> None:
@@ -106,6 +109,12 @@ class SuperLink:
                 raise Failed(f"the ServerApp did not start within {COMMAND:g} s")
             also()
             time.sleep(0.5)
+
+    def stop_run(self) -> None:
+        """End the ServerApp, before it could take clients that are ended next for clients that fail."""
+        pid = self._state().get("pid")
+        if pid in descendants(self.process.guard.pid):
+            os.kill(pid, signal.SIGKILL)  # its last round is on disk, whole
 
     def _state(self) -> dict[str, Any]:
         file = self.folder / RUN / STATUS
