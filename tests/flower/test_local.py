@@ -21,11 +21,22 @@ import yaml
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
 
 from fedskip.flower.keys import write_certificates, write_key
+from fedskip.flower.local import write_local
 from fedskip.flower.serve import plan_in
 from fedskip.records.checkpoint import found, load_checkpoint
 from fedskip.records.table import Table
 from fedskip.report.results import Results
+from fedskip.spec import build, load_yaml
 from grid import data_file, in_process
+
+POISON = """
+import dataclasses, fedskip
+from fedskip.data.npz import load as read
+
+def load(path):
+    data = read(path)
+    return dataclasses.replace(data, samples=fedskip.Arrays(data.samples.x * 1e8, data.samples.y))
+"""
 
 MAIN = [sys.executable, "-c", "from fedskip.cli import main; main()", "federation"]
 PATIENCE = 900.0  # seconds; most go into starting Python, over and over, on a machine that may be busy
@@ -221,21 +232,11 @@ def test_a_node_that_dies_is_left_out_and_used_again_when_it_is_back(tmp_path: P
 def test_a_poisoned_client_is_named_and_left_out(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "poison.py").write_text(
-        "import dataclasses, fedskip\\n"
-        "from fedskip.data.npz import load as read\\n"
-        "def load(path):\\n"
-        "    data = read(path)\\n"
-        "    samples = fedskip.Arrays(data.samples.x * 1e8, data.samples.y)\\n"
-        "    return dataclasses.replace(data, samples=samples)\\n".replace("\\\\n", "\\n")
-    )
+    (tmp_path / "poison.py").write_text(POISON)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    from fedskip.flower import local as here
-    from fedskip.spec import build, load_yaml
-
-    here.write_local(folder, 3, build(load_yaml(study(tmp_path, 3, methods=["fedavg"]))))
+    write_local(folder, 3, build(load_yaml(study(tmp_path, 3, methods=["fedavg"]))))
     file = folder / "clients" / "client-1" / "client.yaml"
-    file.write_text(file.read_text() + "loader: poison:load\\n")
+    file.write_text(file.read_text() + "loader: poison:load\n")
     said = done("local", "--out", folder)
     assert "client-1 was left out" in said
     assert all(one["clients"] and "client-1" not in one["clients"] for one in rounds(folder))
@@ -243,10 +244,7 @@ def test_a_poisoned_client_is_named_and_left_out(
 
 @pytest.mark.slow
 def test_a_wrong_authority_and_an_unknown_key_are_refused(tmp_path: Path, folder: Path) -> None:
-    from fedskip.flower import local as here
-    from fedskip.spec import build, load_yaml
-
-    here.write_local(folder, 2, build(load_yaml(study(tmp_path, 2, rounds=100))))
+    write_local(folder, 2, build(load_yaml(study(tmp_path, 2, rounds=100))))
     parties = folder / "federation.yaml"
     parties.write_text(parties.read_text().replace("wait: 600.0", "wait: 300.0"))
     server = started("server", folder, "--host", "127.0.0.1")
