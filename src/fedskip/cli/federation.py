@@ -20,7 +20,7 @@ def _flower() -> None:
         import flwr  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "Flower", f"is not installed ({error})", fix="pip install 'fedskip[flower]'"
+            "Flower", f"is not installed ({error})", fix="install it: pip install 'fedskip[flower]'"
         ) from None
 
 

@@ -36,7 +36,7 @@ WRONG_KEY = "give the file that `fedskip federation init` wrote, or make one wit
 
 def installed() -> str:
     """The version of Flower, which must be one that this was tried with."""
-    fix = f"pip install 'flwr=={FLOWER}.*'"
+    fix = f"install it: pip install 'flwr=={FLOWER}.*'"
     found = package_version
     require("flwr", found.startswith(f"{FLOWER}."), f"must be {FLOWER}", found, fix)
     tool("flower-supernode")

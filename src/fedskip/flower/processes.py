@@ -33,7 +33,7 @@ def tool(name: str) -> str:
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise InputError(name, "is not installed", fix="pip install 'fedskip[flower]'")
+        raise InputError(name, "is not installed", fix="install it: pip install 'fedskip[flower]'")
     return found
 
 
