@@ -28,7 +28,7 @@ class Line(Grid):
         self.grid, self.clients, self.audit = grid, list(clients), audit
         self.sites: dict[int, dict[str, Any]] = {}  # by node: what it says of itself
         self._strangers: set[int] = set()  # nodes that are no clients of this federation
-        self._sent: dict[str, int] = {}  # by message: the node that it went to
+        self._sent: dict[str, int] = {}  # by message, of those sent last: the node that it went to
 
     # --- who is there --------------------------------------------------------------------------------
 
@@ -86,6 +86,7 @@ class Line(Grid):
         if not messages:
             return []
         ids = list(self.grid.push_messages(messages))
+        self._sent = {}
         for message, id in zip(messages, ids, strict=False):
             if id:
                 self._sent[id] = message.metadata.dst_node_id
