@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import subprocess
@@ -22,7 +23,7 @@ SOURCE = ROOT / "src" / "fedskip"
 # From the ground up: a room may import those before it. Top-level modules are rooms of their own.
 ROOMS = [
     "version", "input", "rng", "files", "models", "data", "methods", "engine", "federation", "spec",
-    "records", "report", "contract", "study", "bench", "paper", "cli",
+    "records", "report", "contract", "study", "bench", "paper", "flower", "cli",
 ]  # fmt: skip
 # Modules that import by name, where no reader of the syntax can see what.
 DYNAMIC = {
@@ -41,6 +42,14 @@ def modules() -> dict[str, Path]:
         parts = file.relative_to(SOURCE).with_suffix("").parts
         found[".".join(part for part in parts if part != "__init__")] = file
     return found
+
+
+@cache
+def absent() -> set[str]:
+    """Modules that cannot be imported here: one needs Triton, a whole room needs Flower."""
+    installed = importlib.util.find_spec("flwr") is not None
+    flower = [name for name in modules() if room(name) == "flower" and not installed]
+    return {"models.kernels", *flower}
 
 
 def imports(name: str) -> set[str]:
@@ -117,7 +126,7 @@ package.__path__ = [{str(SOURCE)!r}]
 sys.modules["fedskip"] = package
 for number, modules in enumerate({rooms!r}):
     for module in modules:
-        if module != "models.kernels":  # which needs Triton
+        if module not in {absent()!r}:
             importlib.import_module(f"fedskip.{{module}}")
     later = tuple(f"fedskip.{{room}}." for room in {ROOMS!r}[number + 1:])
     early = [name for name in sys.modules if f"{{name}}.".startswith(later)]
@@ -139,7 +148,7 @@ def test_the_methods_do_not_know_the_engine() -> None:
 
 def test_a_package_exports_no_name_of_a_module_of_its_own() -> None:
     """`import fedskip.data.partitions` gives a module, whatever the package offers."""
-    for module in modules().keys() - {"", "models.kernels"}:  # which needs Triton
+    for module in modules().keys() - {""} - absent():
         parent, _, name = f"fedskip.{module}".rpartition(".")
         imported = importlib.import_module(f"fedskip.{module}")
         assert getattr(importlib.import_module(parent), name) is imported, module

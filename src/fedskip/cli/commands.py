@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedskip.cli import data, paper, streams, studies
+from fedskip.cli import data, federation, paper, streams, studies
 from fedskip.cli.report import report, watch
 from fedskip.cli.trouble import in_words, trouble
 from fedskip.input.errors import InputError, short
@@ -48,6 +48,7 @@ app.command()(report)
 app.command()(watch)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
+app.add_typer(federation.app, name="federation")
 
 
 def _version(wanted: bool) -> None:

@@ -15,8 +15,10 @@ from fedskip.engine.evaluate import Evaluator, Scores
 from fedskip.engine.handed import EPSILON
 from fedskip.federation import Broke, Outcome, Run, Saved, Visited, first_broken
 from fedskip.input.errors import InputError
+from fedskip.methods.period import Period
 from fedskip.models.metrics import MetricFailed
 from fedskip.records.table import Row
+from fedskip.spec.setting import Setting
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
 
@@ -132,9 +134,7 @@ class Judge:
     def wants(self, standing: Standing, outcome: Outcome) -> bool:
         """Whether an outcome is evaluated: they are thinned by `eval_every`; the last one always counts."""
         setting, period = self.prepared.setting, standing.run.server.period
-        due = outcome.round // setting.eval_every > standing.evaluated_at // setting.eval_every
-        later = range(outcome.round + 1, setting.rounds + 1)
-        return due or not any(period.merges(round) for round in later)
+        return is_due(setting, period, outcome.round, standing.evaluated_at)
 
     def room(self, standings: list[Standing]) -> int:
         """How many outcomes of these runs may wait to be evaluated together."""
@@ -296,6 +296,12 @@ def enough(stop: Mapping[str, float], score: float | None, since: int, *, higher
     if score is not None and target is not None and (score >= target if higher else score <= target):
         return "target"
     return "patience" if since >= stop.get("patience", math.inf) else ""
+
+
+def is_due(setting: Setting, period: Period, round: int, evaluated_at: int) -> bool:
+    """Whether what there is after a round is evaluated, if that was last done after `evaluated_at`."""
+    due = round // setting.eval_every > evaluated_at // setting.eval_every
+    return due or not any(period.merges(later) for later in range(round + 1, setting.rounds + 1))
 
 
 def _models(standing: Standing) -> Tensor:

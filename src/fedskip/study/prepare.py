@@ -56,7 +56,7 @@ class Prepared:
             template.refuse(getattr(data.samples, "x", None))
         template = template.to(self.device, dtype)
         pool: Samples = data.samples
-        train, test = _in(dtype, data.train_transform), _in(dtype, data.test_transform)
+        train, test = converted(dtype, data.train_transform), converted(dtype, data.test_transform)
         if self.scales:  # which is done when samples are taken
             pool, train, test = Standardized.of(data, self._different), None, None
         samples = pool.to(self.device, dtype)
@@ -256,7 +256,7 @@ def _range(numbers: Iterable[int]) -> str:
     return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
 
 
-def _in(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
+def converted(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
     """The transform, with its results in `dtype`."""
     if transform is None or dtype == torch.float32:
         return transform

@@ -1,0 +1,174 @@
+"""What a round of a deployed federation costs beside Flower itself, on this machine.
+
+The same SuperLink and SuperNodes play, in turns, rounds of fedskip and rounds of an app that only echoes: its
+ClientApp imports torch, as any that trains does, and sends back what it gets; its ServerApp uses Flower's own
+`send_and_receive`. Both send a model of the same size to every node, and nobody trains for long.
+
+    pip install "fedskip[flower]"
+    python benchmarks/federation.py                       # TLS, keys, 2 nodes, 4 turns of 4 rounds
+    python benchmarks/federation.py --nodes 3 --turns 3
+    python benchmarks/federation.py --model resnet50 --turns 1
+
+The first round of a turn, in which nodes load the app, is left out. Each number is a median. `memory` is the
+most that each kind of process had resident, at the first turn and at the last. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedskip.flower import agreement
+from fedskip.flower.agreement import Agreement
+from fedskip.flower.guard import descendants
+from fedskip.flower.local import Nodes, write_local
+from fedskip.flower.processes import Processes
+from fedskip.flower.serve import RUN, plan_in
+from fedskip.flower.superlink import NAME, SuperLink
+from fedskip.spec import Tree, build
+
+PYPROJECT = """\
+[project]
+name = "echo"
+version = "1.0.0"
+license = "MIT"
+[tool.flwr.app]
+publisher = "fedskip"
+[tool.flwr.app.components]
+serverapp = "echo:server"
+clientapp = "echo:client"
+[tool.flwr.app.config]
+"""
+
+ECHO = """\
+import json, time
+import numpy as np, torch
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+server = ServerApp()
+client = ClientApp()
+
+@client.train()
+def train(message, context):
+    return Message(message.content, reply_to=message)
+
+@server.main()
+def main(grid, context):
+    while len(nodes := list(grid.get_node_ids())) < {nodes}:
+        time.sleep(1)
+    with open({out!r}, "a") as file:
+        for _ in range({rounds}):
+            began = time.monotonic()
+            sent = [
+                Message(RecordDict({{"model": ArrayRecord({{"x": Array(np.random.rand({size}).astype(np.float32))}})}}), node, "train")
+                for node in nodes
+            ]
+            replies = list(grid.send_and_receive(sent, timeout=3000))
+            assert len(replies) == len(nodes) and not any(reply.has_error() for reply in replies)
+            file.write(json.dumps(time.monotonic() - began) + "\\n")
+            file.flush()
+        file.write("null\\n")
+"""  # noqa: E501
+
+MODELS = ("perceptron", "resnet50")
+
+
+def fedskip_turn(link: SuperLink) -> list[float]:
+    """Seconds of each round."""
+    shutil.rmtree(link.folder / RUN, ignore_errors=True)
+    link.run()
+    found: list[float] = []
+    link.watch(lambda line: found.append(line["seconds"]))
+    return found
+
+
+def echo_turn(link: SuperLink, folder: Path, nodes: int, rounds: int, size: int) -> list[float]:
+    out = folder / "seconds"
+    out.unlink(missing_ok=True)
+    text = ECHO.format(nodes=nodes, rounds=rounds, size=size, out=str(out))
+    (folder / "echo.py").write_text(text)
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    done = link.flwr("run", str(folder), NAME)
+    assert not done.returncode, done.stdout + done.stderr
+    while not (out.exists() and "null" in out.read_text()):
+        assert link.process.code is None, link.process.tail()
+        time.sleep(0.5)
+    return [json.loads(line) for line in out.read_text().splitlines()[:-1]]
+
+
+def memory(processes: Processes) -> dict[str, int]:
+    """MiB that are resident, by kind of process."""
+    found: dict[str, int] = {}
+    for process in processes.all:
+        for pid in descendants(process.guard.pid):
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                name = next(Path(part).name for part in command if "flower-" in part or "flwr-" in part)
+                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                found[name] = max(found.get(name, 0), pages * 4096 >> 20)
+    return found
+
+
+def pixels(folder: Path) -> Path:
+    """Random pictures of CIFAR's size."""
+    draw = np.random.default_rng(0)
+    file = folder.with_name("pixels.npz")
+    np.savez(file, x=draw.integers(0, 256, (400, 3, 32, 32), np.uint8), y=np.arange(400) % 10)
+    return file
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    data = "synthetic" if options.model == "perceptron" else str(pixels(folder))
+    keys = {
+        "data": {"name": data}, "model": {"name": options.model},
+        "partition": {"kind": "iid"}, "cohort": options.nodes, "rounds": options.rounds + 1, "seeds": [0],
+        "methods": "fedskip(period=1000)", "local": {"max_steps": 1},
+    }  # fmt: skip
+    write_local(folder, options.nodes, build(Tree(keys)))
+    parties = Agreement.read(folder / agreement.FILE)
+    size = plan_in(folder).layout.size
+    echo = folder / "echo"
+    echo.mkdir()
+    ours, theirs, held = [], [], []
+    with Processes() as processes:
+        link = SuperLink(folder, parties, processes, "127.0.0.1")
+        link.register()
+        Nodes(folder, parties.clients, processes, False)
+        for turn in range(options.turns):
+            theirs += echo_turn(link, echo, options.nodes, options.rounds + 1, size)[1:]
+            ours += fedskip_turn(link)[1:]
+            held.append(memory(processes))
+            last = f"echo {theirs[-options.rounds :]}, fedskip {ours[-options.rounds :]}"
+            print(f"turn {turn + 1}: {last}", flush=True)
+    return {
+        "model": options.model, "numbers": size, "nodes": options.nodes, "rounds": len(ours),
+        "echo": statistics.median(theirs), "fedskip": statistics.median(ours),
+        "ratio": statistics.median(ours) / statistics.median(theirs), "memory": [held[0], held[-1]],
+    }  # fmt: skip
+
+
+def main() -> None:
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
+    parser.add_argument("--model", choices=MODELS, default="perceptron")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=4, help="of a turn that count")
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(parser.parse_args(), Path(folder) / "federation")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

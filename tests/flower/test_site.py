@@ -1,0 +1,53 @@
+"""A site's own data."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedskip.flower.site import Place, Site
+
+LOADER = """
+import numpy as np, torch, fedskip
+def load(path):
+    x = torch.arange(float(path)).reshape(-1, 1)
+    samples = fedskip.Arrays(x, (x[:, 0] > 3).long())
+    return fedskip.Dataset("own", samples, lambda seed: (np.arange(6), np.arange(6, 8)), 2)
+"""
+
+
+def place(tmp_path: Path, **config: object) -> Place:
+    return Place.of({"name": "a", "state-dir": str(tmp_path), "data": "8", "device": "cpu", **config})
+
+
+def test_a_loader_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hospital_loader.py").write_text(LOADER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    train, test = Site(place(tmp_path, loader="hospital_loader:load")).halves
+    assert (len(train), len(test)) == (6, 2)
+    sys.modules.pop("hospital_loader")
+
+
+def test_a_file_without_test_samples_is_split_the_same_way_every_time(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((30, 2)), y=np.arange(30) % 2)
+    halves = [Site(place(tmp_path, data=str(tmp_path / "own.npz"))).halves for _ in range(2)]
+    assert np.array_equal(halves[0][0], halves[1][0])
+    assert len(halves[0][1]) == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"name": "a/b"}, "must be letters"),
+        ({"nmae": "a"}, "Did you mean 'name'"),
+        ({"data": 3}, "must be text"),
+        ({"loader": "hospital"}, "must be MODULE:FUNCTION"),
+        ({"data": "nowhere.npz"}, "nowhere.npz"),
+    ],
+)
+def test_bad_node_configs(tmp_path: Path, config: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        _ = Site(place(tmp_path, **config)).halves
