@@ -120,18 +120,17 @@ def memory(processes: Processes) -> dict[str, int]:
     return found
 
 
-def pixels(folder: Path) -> Path:
-    """Random pictures of CIFAR's size."""
-    draw = np.random.default_rng(0)
-    file = folder.with_name("pixels.npz")
-    np.savez(file, x=draw.integers(0, 256, (400, 3, 32, 32), np.uint8), y=np.arange(400) % 10)
+def noise(folder: Path, model: str) -> Path:
+    """Random samples that a model takes: vectors, or pictures of CIFAR's size."""
+    draw, file = np.random.default_rng(0), folder.with_name("noise.npz")
+    x = draw.integers(0, 256, (400, 3, 32, 32), np.uint8) if model == "resnet50" else draw.random((400, 60))
+    np.savez(file, x=x, y=np.arange(400) % 5)
     return file
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    data = "synthetic" if options.model == "perceptron" else str(pixels(folder))
     keys = {
-        "data": {"name": data}, "model": {"name": options.model},
+        "data": {"name": str(noise(folder, options.model))}, "model": {"name": options.model},
         "partition": {"kind": "iid"}, "cohort": options.nodes, "rounds": options.rounds + 1, "seeds": [0],
         "methods": "fedskip(period=1000)", "local": {"max_steps": 1},
     }  # fmt: skip

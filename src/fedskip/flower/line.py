@@ -17,7 +17,7 @@ from fedskip.input.errors import InputError
 
 log = logging.getLogger(__name__)
 
-POLL = 0.25, 2.0  # seconds between two looks for replies: at first, and after a while
+POLL = 0.25, 0.5  # seconds between two looks for replies: at first, and after a while
 HELLO = 300.0  # seconds that a new node has to say who it is
 
 
