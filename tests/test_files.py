@@ -77,6 +77,6 @@ def test_what_exists_stays(tmp_path):
     refuse_existing("--to", tmp_path / "new")
     refuse_existing("--to", tmp_path / "link", force=True)
     with pytest.raises(
-        InputError, match=r"--to exists already, got .*link'. Choose another name, or add --f"
+        InputError, match=r"--to exists already, got .*link'. Choose another name, or add force=True"
     ):
         refuse_existing("--to", tmp_path / "link")

@@ -40,7 +40,8 @@ def test_they_run_and_show_what_is_kept(path: Path, tmp_path: Path) -> None:
     found = executed(path, tmp_path)
     assert outputs(found) == outputs(read(path))
     [progress] = [text for text in texts(found) if "elapsed" in text]
-    begins, ends = progress.splitlines()  # of all that was drawn, two lines stay
+    begins, *notes, ends = progress.splitlines()  # of all that was drawn, these stay
+    assert all(": engine: " in note for note in notes)
     assert re.fullmatch(r"\w+ in runs/\w+-1", begins)
     assert re.match(r"\w+: round (\d+)/\1  elapsed", ends)
 

@@ -62,6 +62,6 @@ def test_bad_arrays():
 
 
 def test_what_is_shown_is_short():
-    assert repr(dataset(classes=4, owner=Y)) == "Dataset('own': 20 samples, 4 classes, 4 owners)"
+    assert repr(dataset(classes=4, owner=Y)) == "Dataset('own': 20 samples, 4 classes, 4 clients)"
     assert repr(dataset()) == "Dataset('own': 20 samples)"
     assert repr(Arrays(X, Y)) == "Arrays(x: 20×3 float64, y: 20 int64)"

@@ -56,7 +56,8 @@ QUICK = ("data that hear nothing", "training", "the page")
 @pytest.fixture(scope="module")
 def world(request, preloaded, tmp_path_factory):
     """A study in so many processes, and what comes out if nobody stops it."""
-    one = World(preloaded, tmp_path_factory.mktemp("stops"), processes=str(request.param))
+    keys = {"engine": "stacked", "processes": str(request.param)}
+    one = World(preloaded, tmp_path_factory.mktemp("stops"), **keys)
     folder = one.fresh()
     one.fine(folder, *RUN)
     return one, promised(folder / "out")

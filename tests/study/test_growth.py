@@ -125,7 +125,7 @@ def test_killed_in_the_middle_of_an_addition(
         so_far = Results.read(broken.out)
         assert not so_far.finished
         assert so_far.labels("toy") == ["FedAvg", "MOON", "SCAFFOLD"]
-    with pytest.raises(InputError, match=r"holds a study that is not finished.*fedskip resume"):
+    with pytest.raises(InputError, match=r"holds a study that is not finished.*study.resume"):
         study(broken.out, **FEW).extend(methods="scaffold")
     study(broken.out, **FEW).resume()  # the same arguments as when it began
     assert (broken.out / "history.csv").read_text().startswith(history)

@@ -131,7 +131,7 @@ def provenance(results: Results) -> str:
             *_engines(record.get("settings") or {}),
             *([f"Hash of the study: {record['study']}."] if "study" in record else []),
             *(_added(key, made) for key, made in (record.get("added") or {}).items()),
-            "To repeat it, save study.yaml below and run: fedskip run study.yaml --out NEW",
+            "To repeat it, save study.yaml below and run, in another folder: fedskip run study.yaml",
         ]
         source = html.escape(folder.file.read_text(encoding="utf-8"))
         listing = folded("study.yaml, and what the study noted about itself", f"<pre>{source}</pre>")

@@ -7,7 +7,7 @@ whose numbers stay as they are; each part has checkpoints and a record of its ow
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, option
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import labels_as_added, text
 from fedskip.spec.keys import Added
@@ -74,4 +74,4 @@ def _refuse_namesakes(setting: Setting, new: Sequence[Method]) -> None:
         if method.label in known:
             fix = "give your class its own `title`"
             rule = f"would be called {method.label}, as {text(known[method.label])} is"
-            raise InputError("--methods", rule, text(method), fix)
+            raise InputError(option("methods"), rule, text(method), fix)
