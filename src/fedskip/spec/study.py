@@ -133,7 +133,7 @@ def _runs(draft: Draft) -> int:
 
 
 def _refuse_many(runs: int, allowed: Any) -> None:
-    most = allowed if isinstance(allowed, int) else RUNS
+    most = allowed if isinstance(allowed, int) and allowed >= 1 else RUNS  # others are refused as such
     rule = f"has {runs:,} runs, methods times seeds in all settings; at most {most:,} are begun"
     require("the study", runs <= most, rule, fix=f"set most_runs={runs} if you mean it")
 
