@@ -69,10 +69,16 @@ def test_where_it_is_not_defined(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"client_accuracy is not defined"):
         study(tmp_path / "s", data=nobody, partition="iid", client_accuracy=True, **keys).run()
     assert not (tmp_path / "s").exists()
+    nobody = Dataset("toy", toy().samples, toy().split, 2)
+    keys = {"metric": "macro_f1", "partition": "iid", "clients": 4}
+    with pytest.raises(InputError, match=r"client_accuracy cannot be had with this metric"):
+        study(tmp_path / "s", data=nobody, client_accuracy=True, **keys).run()
+    assert not (tmp_path / "s").exists()
 
 
 def test_the_worst_tenth() -> None:
     assert worst_decile(np.arange(20) / 20) == 0.025
+    assert worst_decile(np.arange(20) / 20, higher=False) == 0.925
     assert worst_decile([0.5]) == 0.5
     assert worst_decile([]) is None
 

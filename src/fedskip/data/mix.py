@@ -23,9 +23,15 @@ def owns_tests(dataset: Dataset, division: Division) -> bool:
     return dataset.owner is not None and bool((dataset.owner[division.test] >= 0).any())
 
 
-def refuse_unmixed(dataset: Dataset, divisions: Iterable[Division]) -> None:
-    """Refuse data for which the score of a client is not defined."""
-    if dataset.classes is None and not all(owns_tests(dataset, division) for division in divisions):
+def refuse_unmixed(dataset: Dataset, divisions: Iterable[Division], mean: bool = True) -> None:
+    """Refuse what the score of a client is not defined for; `mean`: scores are means over samples."""
+    if all(owns_tests(dataset, division) for division in divisions):
+        return
+    if not mean:
+        rule = "cannot be had with this metric, which is no mean over samples: classes cannot be mixed"
+        fix = "name the client of each sample, or put one such as accuracy first"
+        raise InputError("client_accuracy", rule, True, fix)
+    if dataset.classes is None:
         rule = f"is not defined for {dataset.name!r}, which has no classes and no test samples of clients"
         fix = "name the client of each sample, or leave it out: a client's share follows its mix of classes"
         raise InputError("client_accuracy", rule, True, fix)
@@ -41,14 +47,14 @@ def grouped(dataset: Dataset, division: Division) -> tuple[np.ndarray, np.ndarra
     return np.arange(len(labels)), labels.astype(np.int64)
 
 
-def worst_decile(scores: Iterable[float]) -> float | None:
-    """The mean over the tenth of the clients with the lowest scores, at least one.
+def worst_decile(scores: Iterable[float], higher: bool = True) -> float | None:
+    """The mean over the tenth of the clients with the worst scores, at least one.
 
-    >>> worst_decile([0.5, 0.25, 1.0])
-    0.25
+    >>> worst_decile([0.5, 0.25, 1.0]), worst_decile([0.5, 0.25, 1.0], higher=False)
+    (0.25, 1.0)
     """
-    lowest = sorted(scores)
-    return float(np.mean(lowest[: math.ceil(len(lowest) / 10)])) if lowest else None
+    worst = sorted(scores, reverse=not higher)
+    return float(np.mean(worst[: math.ceil(len(worst) / 10)])) if worst else None
 
 
 def by_client(dataset: Dataset, division: Division, scores: np.ndarray) -> dict[str | int, float]:

@@ -25,7 +25,7 @@ SCORES = {
     "mean_tail": ("tail", f"mean over the last {TAIL:.0%} of the rounds"),
     "best_val": ("by val.", "where the validation {validated} was {chosen}"),
     "full_test": ("full test", "the last model on all test samples"),
-    "worst_clients": ("worst 10%", "the last model, for the tenth of the clients where it is lowest"),
+    "worst_clients": ("worst 10%", "the last model, for the tenth of the clients where it is worst"),
     "final": ("final", "after an extra merge at the end, where the period does not divide the rounds"),
 }
 

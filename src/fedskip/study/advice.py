@@ -118,7 +118,8 @@ def _unscaled(prepared: Prepared) -> list[str]:
     if float(std.square().sum().sqrt()) >= 1 / FAR and float(largest) <= FAR:
         return []
     apart = f"mean {some[:, column].mean():,.3g} and standard deviation {std[column]:,.3g}"
-    about = f"column {int(column)} has {apart}"
+    named = data.input_names[column] if data.input_names else f"column {int(column)}"
+    about = f"{named} has {apart}"
     rule = f"features are far from unit scale ({about}), which makes training slow or fail"
     return [f"{rule}: set data.standardize: true"]
 

@@ -242,7 +242,8 @@ def prepare(
         for seed in sorted({setting.division_seed(seed) for seed in setting.all_seeds})
     }  # fmt: skip
     if setting.client_accuracy:
-        refuse_unmixed(dataset, divisions.values())
+        headline = metrics(setting.metric)[0]
+        refuse_unmixed(dataset, divisions.values(), mean=not headline.whole and headline.after is None)
     scales = {}
     if dataset.standardize:
         refuse_unfit(dataset)

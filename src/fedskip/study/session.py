@@ -154,7 +154,7 @@ class Session:
             measured["full_test"] = measured["last"]
             if self.setting.client_accuracy:
                 self.clients[standing.name] = self.judge.by_client(standing)
-                measured["worst_clients"] = worst_decile(self.clients[standing.name].values())
+                measured["worst_clients"] = worst_decile(self.clients[standing.name].values(), higher)
             rows.append(measured | self.judge.summary(standing))
         return rows
 
