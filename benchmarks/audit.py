@@ -15,8 +15,8 @@ model before (Yeom et al., Privacy Risk in Machine Learning, CSF 2018). The tabl
 - ago: 1 is the client who had the model just before; 2 the one before it, and so on. Without skipping it is
   whoever trained a model that went into the merge, so many rounds ago.
 
-`noise` is `fedskip(period=...)` with `privacy: {clip, sigma}`, as the options say. All at the last round of a
-period before its merge, after a third of the rounds.
+Methods with sigma and clip have `privacy: {clip, sigma}`. All at the last round of a period before its merge,
+after a third of the rounds.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from fedskip import InputError, Study, from_huggingface, from_torch
+from fedskip.data.foreign import picture
 from studies import study
 
 X = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
@@ -126,3 +127,12 @@ def test_hugging_face() -> None:
         from_huggingface(ragged, label="y", features=["v"])
     with pytest.raises(InputError, match=r"data must be a datasets.Dataset, got 'list'"):
         from_huggingface([1], label="y")
+
+
+def test_pictures_of_more_than_eight_bits_keep_their_numbers() -> None:
+    image = pytest.importorskip("PIL.Image")
+    values = np.array([[0, 300], [40000, 65535]], np.uint16)
+    found = picture(image.fromarray(values))
+    assert (found.dtype, found.tolist()) == (np.float32, values.tolist())
+    assert picture(image.new("L", (3, 2))).shape == (2, 3)
+    assert picture(image.new("RGBA", (3, 2))).shape == (3, 2, 3)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedskip.flower.site import Place, Site
+from fedskip.input.errors import InputError
 
 LOADER = """
 import numpy as np, torch, fedskip
@@ -36,6 +37,16 @@ def test_a_file_without_test_samples_is_split_the_same_way_every_time(tmp_path: 
     halves = [Site(place(tmp_path, data=str(tmp_path / "own.npz"))).halves for _ in range(2)]
     assert np.array_equal(halves[0][0], halves[1][0])
     assert len(halves[0][1]) == 3
+
+
+def test_standardising_by_a_sites_own_numbers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scaling_loader.py").write_text(LOADER.replace(", 2)", ", 2, standardize=True)"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InputError, match="standardize is not for federations"):
+        _ = Site(place(tmp_path, loader="scaling_loader:load")).halves
+    sys.modules.pop("scaling_loader")
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,10 @@ FAULTS = {
     "inf": (with_model(lambda x, y: y * np.inf), "is not finite"),
     "shape": (with_model(lambda x, y: y[:-1]), "has a model of"),
     "double": (with_model(lambda x, y: y.astype(np.float64)), "has a model of"),
-    "whole numbers": (with_model(lambda x, y: y.astype(np.int64)), "must hold numbers of 32 or 64 bits"),
+    "whole numbers": (
+        with_model(lambda x, y: y.astype(np.int64)),
+        "must hold rows of numbers of 32 or 64 bits",
+    ),
     "absurd": (with_model(lambda x, y: x + 1e4 * (y - x)), "more than 10 times the median"),
     "loss": (with_facts(loss=float("nan")), "is not finite"),
     "steps": (with_facts(steps=0), "claims 0 steps"),

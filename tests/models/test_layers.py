@@ -26,6 +26,9 @@ def test_numbers_by_kind() -> None:
 def test_shared_layers_count_once() -> None:
     layer = nn.Linear(2, 2)
     assert numbers(nn.Sequential(layer, layer)) == {"dense": 6}
+    other = nn.Linear(2, 2)
+    other.weight = layer.weight
+    assert numbers(nn.Sequential(layer, other)) == {"dense": 8}
 
 
 def test_dense() -> None:

@@ -12,6 +12,7 @@ from fedskip.input.errors import InputError
 from fedskip.records.table import Table
 from fedskip.report.results import Results
 from fedskip.report.units import Metric
+from fedskip.report.verdict import in_words
 from studies import curve, numbered, recorded, run, study
 
 SCORES = {"FedAvg": (0.50, 0.60, 0.70), "MOON": (0.52, 0.62, 0.72), "FedSkip-5": (0.49, 0.66, 0.71)}
@@ -73,6 +74,12 @@ def test_a_run_that_diverged_has_lost(tmp_path: Path) -> None:
     assert row["verdict"] == "diverged at 2 of 3 seeds", "however good the others are"
     assert recorded(tmp_path, runs).leaders("a") == ["FedAvg"]
     assert recorded(tmp_path, runs).table()[1]["diverged"] == 2
+
+
+def test_a_run_that_has_not_merged_yet_did_not_diverge(tmp_path: Path) -> None:
+    results = study(tmp_path / "s", methods="fedavg, fedskip(period=5)", rounds=3).run()
+    assert results.compare()[1]["verdict"] == "has no score at 2 of 2 seeds"
+    assert "FedSkip-5 has no score at 2 of 2 seeds" in in_words(results)[0]
 
 
 def test_several_settings_and_a_reference(tmp_path: Path) -> None:
@@ -218,6 +225,15 @@ def test_a_study_can_be_looked_at_by_a_further_metric(several: Results) -> None:
     assert several.by("accuracy").summary.rows == several.summary.rows
     with pytest.raises(InputError, match=r"metric is not known, got 'perplexty'\. Did you mean 'perplexity'"):
         several.by("perplexty")
+
+
+def test_a_further_metric_of_a_run_that_ended_early_is_of_its_own_tail(tmp_path: Path) -> None:
+    keys = {"methods": "fedavg", "rounds": 60, "seeds": 1, "validation": 0.2, "stop": {"patience": 10}}
+    results = study(tmp_path / "s", metric=["accuracy", "macro_f1"], **keys).run()
+    [run] = results.summary
+    assert run["ended"]
+    tail = [row["x_macro_f1"] for row in results.history if row["round"] > 0.9 * run["rounds"]]
+    assert results.by("macro_f1").summary[0]["mean_tail"] == pytest.approx(sum(tail) / len(tail))
 
 
 def test_further_metrics_are_in_tables_figures_and_the_page(several: Results) -> None:

@@ -84,6 +84,31 @@ def test_more_seeds_come_with_all_methods(tmp_path: Path, caplog: pytest.LogCapt
     assert "Addition 1 to toy: 2" in (made.out / "report.html").read_text()
 
 
+def test_what_guessing_scores_is_known_for_all_seeds(tmp_path: Path) -> None:
+    made = study(tmp_path / "out", **FEW | {"seeds": [0]})
+    made.run()
+    results = made.extend(seeds=[3])
+    assert set(results.settings[0].guessing["scores"]) == {0, 3}
+
+
+def test_further_metrics_of_what_is_done_survive_a_stop(tmp_path: Path) -> None:
+    """A reference keeps its rounds when the others go on; what is written of it stays as it is."""
+
+    class Stops(Progress):
+        def checkpoint(self, round: int) -> None:
+            if round > 2:
+                raise KeyboardInterrupt
+
+    keys = FEW | {"metric": ["accuracy", "macro_f1"], "rounds": 2, "checkpoint_every": 1}
+    settings = [{"name": "a"}, {"name": "b", "reference": True, "methods": "fedavg"}]
+    made = study(tmp_path / "out", settings=settings, **keys)
+    before = made.run().summary.where(setting="b").column("x_macro_f1")
+    with pytest.raises(KeyboardInterrupt):
+        made.resume(Stops(), rounds=4)
+    assert made.results().summary.where(setting="b").column("x_macro_f1") == before
+    assert made.resume().summary.where(setting="b").column("x_macro_f1") == before
+
+
 def test_a_copy_of_its_file_gives_the_same_study(tmp_path: Path) -> None:
     """Also the parts that were added are a part of what the study is."""
     keys = FEW | {

@@ -1,4 +1,4 @@
-"""`fedskip run` and `fedskip resume`."""
+"""`fedskip run`, `fedskip resume` and `fedskip extend`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,7 +130,7 @@ def resume(
     trackers = [tracker(name, "--track") for name in track or ()]
     study = Study.load(out)
     if rounds is None and not trackers and study.is_finished():
-        typer.echo(f"{out} is finished; extend it with --rounds N")
+        typer.echo(f"{out} is finished; go on with --rounds N")
         results = study.results()
         if not (out / "report.html").exists():  # a kill came before it
             study.folder.clear()

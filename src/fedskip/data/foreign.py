@@ -13,7 +13,7 @@ from fedskip.data.base import Dataset
 from fedskip.data.frames import check_task, finished, from_frame, joined
 from fedskip.data.own import assemble, check_numbers, count_classes
 from fedskip.data.pools import user_error
-from fedskip.input.errors import InputError, require, short
+from fedskip.input.errors import InputError, require, short, unknown
 
 PICTURES, ARRAYS = ("Image",), ("Sequence", "List", "LargeList", "Array2D", "Array3D", "Array4D", "Array5D")
 
@@ -94,7 +94,9 @@ def _array(value: Any) -> np.ndarray:
 
 
 def picture(image: Any) -> np.ndarray:
-    """A picture of Pillow as bytes: (H, W), or (C, H, W) with colours."""
+    """A picture of Pillow: (H, W), or (C, H, W) with colours; bytes, or numbers where it holds more."""
+    if image.mode[0] in "IF":  # 16 or 32 bits, which would not fit into bytes
+        return np.asarray(image).astype(np.float32)
     found = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
     return found if found.ndim == 2 else np.moveaxis(found, -1, 0)
 
@@ -169,6 +171,9 @@ def _of_arrays(
     """Inputs from one column, and the rest from a table in which that column counts the samples."""
     import pandas as pd
 
+    for key in options:
+        if key not in (known := ("task", "classes", "test_fraction", "standardize")):
+            raise unknown("option for pictures and arrays", key, known)
     task, classes = check_task(options.pop("task", None), options.pop("classes", None))
     frames = [_frame(one.remove_columns([column])).assign(**{column: 0}) for one in parts]
     tests: str | pd.DataFrame | None = frames[1] if len(frames) > 1 else test

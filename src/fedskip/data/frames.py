@@ -209,7 +209,7 @@ def _whole(table: pd.DataFrame, roles: Roles, gaps: str, where: str) -> tuple[pd
         for part, of in ((table.index > 0, where), (table.index < 0, f"the test table of {where}")):
             some = whole[part].any() or not part.any()
             require(of, bool(some), "has a gap in every row", fix="leave columns out with data.drop")
-        kept = table[whole]
+        kept = table[whole].infer_objects()  # true and false stay what they are
         return kept, [f"{len(table) - len(kept):,} of {len(table):,} rows have gaps and are left out"]
     name = broken[0]
     first = columns.row(table[name], missing[name].to_numpy())

@@ -21,7 +21,7 @@ from fedskip import rng
 from fedskip.engine.arithmetic import torch_threads
 from fedskip.federation import Clients, Orders, Outcome, Replies, Run, Server
 from fedskip.flower.plan import Plan
-from fedskip.flower.screening import screen
+from fedskip.flower.screening import along, screen
 from fedskip.flower.work import layout_digest
 from fedskip.input.errors import InputError
 from fedskip.records.checkpoint import found, load_checkpoint, read_history, save_checkpoint
@@ -92,13 +92,14 @@ class Conductor:
         assert orders is not None, "no round is under way"
         sizes = {k: int(self.sizes[orders.clients[k]]) for k in replies}
         with torch_threads(1):  # as the loop engine has it: the same bits
-            refused = screen(orders, replies, sizes, self.layout.trainable, self.plan.agreement.norm_limit)
+            d, limit = self.layout.trainable, self.plan.agreement.norm_limit
+            refused = screen(orders, replies, sizes, along(server.method, server.x, d, orders.sent), d, limit)
             ks = [k for k in sorted(replies) if k not in refused]
             self.sent = None
             if not ks:
                 return refused
             taken = stacked([replies[k] for k in ks])
-            server.absorb(orders.take(ks), taken)
+            server.absorb(orders, replace(taken, of=np.array(ks)))  # others stay without a reply
             self.run.steps += int(taken.steps.sum())
             self.accepted[orders.clients[ks]] = self.run.round = orders.round + 1
             if server.period.merges(self.run.round):

@@ -61,8 +61,8 @@ def _whole(spec: StudySpec) -> StudySpec:
         data: Any = draft.keys["data"]
         file = Path(data["name"])
         options = {key: value for key, value in data.items() if key != "name"}
-        rule, fix = "must have no options in a local federation", "use their defaults, or a file of your own"
-        require("data", not options or file.is_file(), rule, options, fix)
+        rule, fix = "must have no options in a local federation", "use their defaults, or an .npz of your own"
+        require("data", not options, rule, options, fix)
         name = str(file.resolve()) if file.is_file() else data["name"]
         drafts.append(Draft({**draft.keys, "data": {**data, "name": name}}))
     return replace(spec, settings=tuple(drafts))

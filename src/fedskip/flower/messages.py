@@ -7,6 +7,8 @@ A message of a skip round and one of a round after a merge have the same fields:
 model it was, which slot it is, or when slots merge. The key is opaque, the seed never leaves the server.
 """
 
+import io
+import math
 from typing import Any
 
 import numpy as np
@@ -106,6 +108,8 @@ def read_hello(content: RecordDict) -> dict[str, Any]:
     whole = {"name": str, "samples": int, "tests": int, "protocol": int, "fedskip": str, "torch": str}
     for key, kind in whole.items():
         require("a site's answer", isinstance(about.get(key), kind), f"must have {key!r}", about.get(key))
+    for key, least in {"samples": 1, "tests": 0}.items():
+        require("a site's answer", about[key] >= least, f"must have {key} >= {least}", about[key])
     return about
 
 
@@ -122,13 +126,24 @@ def tensors(record: ArrayRecord) -> State:
     found = {}
     for name, array in record.items():
         try:
-            numbers = array.numpy()
+            found[str(name)] = torch.from_numpy(_numbers(array.data))
         except (ValueError, TypeError, EOFError) as error:
             raise InputError(f"the array {name!r} of a message", f"cannot be read ({error})") from None
-        rule = "must hold numbers of 32 or 64 bits"
-        require(f"the array {name!r} of a message", numbers.dtype in (np.float32, np.float64), rule)
-        found[str(name)] = torch.from_numpy(numbers.copy())
     return found
+
+
+def _numbers(data: bytes) -> np.ndarray:
+    """What numpy has saved, if it is numbers of 32 or 64 bits, as many as there are bytes for."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"version {version}")
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype not in (np.float32, np.float64) or (by_columns and len(shape) > 1):
+        raise ValueError("it must hold rows of numbers of 32 or 64 bits")
+    if math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+        raise ValueError(f"its {len(data):,} bytes do not hold the shape {shape}")
+    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape).copy()
 
 
 def measured(content: RecordDict) -> tuple[int, str]:

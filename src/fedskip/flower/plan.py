@@ -52,6 +52,8 @@ class Plan:
         data: Any = draft.keys["data"]
         if not isinstance(data, dict) or data.get("name") != SITES:
             dataset = Pools().get(data).dataset
+            rule, fix = "is not for federations: sites would scale by numbers of their own", "leave it out"
+            require("data.standardize", not dataset.standardize, rule, True, fix)
             defaults, sizes = defaults | dict(dataset.defaults), dataset.sizes
         draft = Draft({**draft.keys, "clients": len(agreement.clients)})
         plan = cls(replace(spec, settings=(draft,)), draft.resolved(defaults), agreement, sizes)

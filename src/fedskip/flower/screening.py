@@ -1,20 +1,27 @@
 """Which replies the server takes in. What it refuses leaves a slot's weights and counts as they were."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from fedskip.federation import Orders, Replies
 from fedskip.input.errors import require
+from fedskip.methods.base import MODEL, Method, State, Visit
 from fedskip.spec.setting import SHARES
 
+Signature = tuple[tuple[str, tuple[int, ...]], ...]
 Refused = dict[int, str]  # by place among the orders: why
 
 
 def screen(
-    orders: Orders, replies: Mapping[int, Replies], sizes: Mapping[int, int], trainable: int, limit: float
+    orders: Orders,
+    replies: Mapping[int, Replies],
+    sizes: Mapping[int, int],
+    wanted: Signature,
+    trainable: int,
+    limit: float,
 ) -> Refused:
     """The replies that are not taken in, and why.
 
@@ -22,15 +29,15 @@ def screen(
         orders: what was sent, row by row.
         replies: what came back, one row each, by place among the orders.
         sizes: how many samples each of these sites has said it has.
+        wanted: what replies bring along beside the model.
         trainable: how many numbers of a model are trained.
         limit: an update larger than so many times the median of the round is refused; 0: none is.
     """
     refused = {k: why for k, one in replies.items() if (why := _broken(orders, k, one, sizes[k]))}
     whole = {k: one for k, one in replies.items() if k not in refused}
-    usual = Counter(map(_signature, whole.values())).most_common(1)
     for k, one in whole.items():
-        if _signature(one) != usual[0][0]:
-            refused[k] = "brings something else along than the others do"
+        if signature(one.upload) != wanted:
+            refused[k] = "brings something else along than the method does"
     whole = {k: one for k, one in whole.items() if k not in refused}
     return refused | (_outliers(orders, whole, trainable, limit) if limit else {})
 
@@ -52,14 +59,26 @@ def _broken(orders: Orders, k: int, reply: Replies, size: int) -> str:
     return ""
 
 
-def _signature(reply: Replies) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple(sorted((name, tuple(rows.shape)) for name, rows in reply.upload.items()))
+def signature(upload: State) -> Signature:
+    """Names and shapes."""
+    return tuple(sorted((name, tuple(rows.shape)) for name, rows in upload.items()))
+
+
+def along(method: Method, x: Tensor, trainable: int, sent: State) -> Signature:
+    """What a visit that x (P,) comes back from unchanged would bring along."""
+    here = x[None, :trainable]
+    memory = {
+        name: x[None] if kind == MODEL else torch.zeros_like(here) for name, kind in method.remembers.items()
+    }
+    return signature(method.end(here, here, memory, sent, Visit(here, [1.0], [1], [1.0], [True]))[1])
 
 
 def _outliers(orders: Orders, replies: Mapping[int, Replies], trainable: int, limit: float) -> Refused:
     """Updates, of the model or of what comes along, that are far larger than is usual in this round."""
     places = list(replies)
     lengths = {"the model": {k: replies[k].y[0, :trainable] - orders.x[k, :trainable] for k in places}}
+    if orders.x.shape[1] > trainable:
+        lengths["the buffers"] = {k: replies[k].y[0, trainable:] - orders.x[k, trainable:] for k in places}
     for k in places:
         for name, row in replies[k].upload.items():
             lengths.setdefault(name, {})[k] = row[0]

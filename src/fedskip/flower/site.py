@@ -77,6 +77,12 @@ class Site:
 
     @cached_property
     def dataset(self) -> Dataset:
+        found = self._loaded()
+        rule = "is not for federations: sites would scale by numbers of their own"
+        require("standardize", not found.standardize, rule, fix="scale the data before")
+        return found
+
+    def _loaded(self) -> Dataset:
         place = self.place
         if place.loader is None:
             return Pools().get({"name": place.data}).dataset

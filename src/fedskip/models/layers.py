@@ -25,8 +25,11 @@ def numbers(module: nn.Module) -> Counter[str]:
     Counter({'dense': 305, 'normalisation': 10})
     """
     found: Counter[str] = Counter()
+    seen: set[int] = set()  # weights may be shared
     for layer in module.modules():
-        size = sum(parameter.numel() for parameter in layer.parameters(recurse=False))
+        own = [one for one in layer.parameters(recurse=False) if id(one) not in seen]
+        seen |= {id(one) for one in own}
+        size = sum(one.numel() for one in own)
         if size:
             found[kind(layer)] += size
     return found

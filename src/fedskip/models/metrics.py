@@ -22,7 +22,7 @@ from fedskip.input.named import is_own, load
 from fedskip.models.measures import accuracy, cross_entropy, label_accuracy, per_sample, squared_error
 
 COLUMN = "x_"  # before the name of a further metric, as tables have it
-_TAKEN = ("broadcast_accuracy",)  # columns that there are already
+_TAKEN = ("broadcast_accuracy", "set_aside", "epsilon")  # columns that there are already
 _MARK = "_fedskip_metric"
 
 

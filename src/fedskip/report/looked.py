@@ -90,7 +90,7 @@ def _by(results: Recorded, setting: About, metric: str) -> tuple[list[Row], list
     for run in results.summary.where(setting=setting.name):
         mine = runs.get(run["run"], [])
         found = summarise(
-            mine, rounds=setting.rounds, higher=higher,
+            mine, rounds=run["rounds"] if run.get("ended") else setting.rounds, higher=higher,
             validated_higher=setting.metrics[0].higher,
         )  # fmt: skip
         scores = {name: found[name] for name in ("last", "best", "best_round", "mean_tail", "best_val")}

@@ -1,4 +1,4 @@
-"""What a study tells while it works. The command line draws it; by default nothing is said."""
+"""What a study tells while it works. It is drawn on a terminal and in a notebook; else nothing is said."""
 
 from __future__ import annotations
 

@@ -215,9 +215,10 @@ def _whole(keys: Facts) -> Facts:
 
 
 def _is_whole(keys: Facts, summary: Table) -> bool:
-    """Whether a setting that was extended has all its runs in the summary; else with the first all are."""
+    """Whether all runs of a setting are in the summary, into which those of a part come together."""
+    written = len(summary.where(setting=keys["name"]))
     runs = [len(some["methods"]) * len(some["seeds"]) for some in (keys, *(keys.get("added") or ()))]
-    return len(runs) == 1 or len(summary.where(setting=keys["name"])) >= sum(runs)
+    return written >= (sum(runs) if len(runs) > 1 else 1)
 
 
 def so_far(history: Iterable[Row], study: Facts, settings: Sequence[About], checkpoints: Path) -> Table:
@@ -252,11 +253,19 @@ def _about(keys: Facts, out: Path, noted: Facts) -> About:
         return {seed: value for part in facts for seed, value in (part.get(name) or {}).items()}
 
     return About(
-        _whole(keys), out, by_seed("divisions"), by_seed("short"), guessing=by_seed("guessing"),
+        _whole(keys), out, by_seed("divisions"), by_seed("short"),
+        guessing=_guesses(part.get("guessing") or {} for part in facts),
         known=tuple(Metric(**one) for one in facts[0].get("metrics") or ()),
         warned=tuple(dict.fromkeys(str(line) for part in facts for line in part.get("warned") or ())),
         parts=[keys.get("methods", ()), *(one["methods"] for one in keys.get("added") or ())],
     )  # fmt: skip
+
+
+def _guesses(parts: Iterable[Facts]) -> Facts:
+    """What one answer for all would score, over the seeds of all parts."""
+    known = [part for part in parts if part]
+    scores = {seed: score for part in known for seed, score in part["scores"].items()}
+    return {**known[0], "scores": scores} if known else {}
 
 
 def _refuse_unknown(table: Table, settings: Iterable[About], file: Path) -> None:

@@ -93,7 +93,9 @@ class Results(Looked):
             for label, mine in scores.items():
                 found = difference(mine, scores[baseline], level, bootstrap=bootstrap, higher=higher)
                 row = {"setting": setting.name, "method": label, "mean": _spread(mine.values())[0]}
-                rows.append(row | _shown(found, label == baseline) | {"rank": placed[label]})
+                runs = self.summary.where(setting=setting.name, method=label)
+                broken = any(runs.column("diverged"))
+                rows.append(row | _shown(found, label == baseline, broken) | {"rank": placed[label]})
         if rows and all(row["mean"] is None for row in rows):
             raise InputError("score", "was not measured in this study", score)
         if len(self.compared) > 1:
@@ -152,10 +154,12 @@ def mean_ranks(scores: Mapping[str, Scores], higher: bool = True) -> dict[str, f
     return {label: fmean(one[label] for one in at) if at else None for label in scores}
 
 
-def _shown(found: Difference, is_baseline: bool) -> Row:
+def _shown(found: Difference, is_baseline: bool, broken: bool) -> Row:
+    """How a method differs, in a row; `broken`: some of its runs diverged. Others may have no score yet."""
     words = {1: "better", -1: "worse", 0: "not told apart"}[found.sign]
     if found.missing:
-        words = f"diverged at {found.missing} of {found.missing + found.seeds} seeds"
+        lacks = "diverged" if broken else "has no score"
+        words = f"{lacks} at {found.missing} of {found.missing + found.seeds} seeds"
     elif found.low is None:
         words = "one seed tells nothing" if found.seeds == 1 else "no seed to compare"
     return {

@@ -170,7 +170,8 @@ def sheet(results: Recorded) -> Sheet:
         for label in labels(results, sweep):
             one = best(results, sweep, label)
             shown = [_value(one, key) if key in sweep.keys else "" for key in keys]
-            judged = units.score(one.chosen_by if one and sweep.by == "validation" else None, metric)
+            by = sweep.settings[0].metrics[0]  # which is validated
+            judged = units.score(one.chosen_by if one and sweep.by == "validation" else None, by)
             scores = units.scores(one.scores, metric) if one else "diverged or not done"
             place = [Text(sweep.name)] * (len(found) > 1)
             rows.append([*place, Text(label), *map(Text, [*shown, judged, scores])])

@@ -68,7 +68,8 @@ def in_words(results: Results, baseline: str | None = None, score: str = "mean_t
             if (chosen := [row for row in rows if row["verdict"] == verdict])
             for verb in ["is" if len(chosen) == 1 else "are"]
         ]  # fmt: skip
-        said += [f"{row['method']} {row['verdict']}" for row in rows if row["verdict"].startswith("diverged")]
+        lacking = [row for row in rows if row["verdict"].startswith(("diverged", "has no score"))]
+        said += [f"{row['method']} {row['verdict']}" for row in lacking]
         alone = [row["method"] for row in rows if row["verdict"] == "one seed tells nothing"]
         if alone:
             of = "" if len(alone) == len(rows) else f" of {units.listed(alone)}"

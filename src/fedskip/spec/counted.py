@@ -12,15 +12,20 @@ def counted(settings: Sequence[Mapping[str, Any]]) -> str:
     '2 methods × 3 seeds = 6 runs of 100 rounds'
     >>> counted([keys, {**keys, "seeds": (0,), "rounds": 50}])
     '2 settings, 8 runs of 50 to 100 rounds'
+    >>> from fedskip.spec.keys import Added
+    >>> counted([{**keys, "added": (Added(("fedavg", "fedskip(period=5)"), (3,)),)}])
+    '8 runs of 100 rounds'
     """
     each = [(len(keys.get("methods", ())), len(keys.get("seeds", (0,)))) for keys in settings]
-    parts = [(len(settings), "setting")] * (len(settings) > 1)
-    alike = len(set(each)) == 1
-    words = " × ".join(
-        _many(*part) for part in [*parts, *(zip(each[0], ("method", "seed"), strict=True) if alike else ())]
-    )
+    added = [len(one.methods) * len(one.seeds) for keys in settings for one in keys.get("added") or ()]
+    parts = [_many(len(settings), "setting")] * (len(settings) > 1)
+    alike = len(set(each)) == 1 and not added
+    if alike:
+        parts += map(_many, each[0], ("method", "seed"))
+    words = " × ".join(parts)
     if all(methods for methods, _ in each):
-        words += f"{' =' if alike else ','} {_many(sum(methods * seeds for methods, seeds in each), 'run')}"
+        words += " = " if alike else ", " if words else ""
+        words += _many(sum(methods * seeds for methods, seeds in each) + sum(added), "run")
         rounds = sorted({keys.get("rounds") or 0 for keys in settings})
         if rounds[0]:  # else the data set has them
             few = "" if len(rounds) == 1 else f"{rounds[0]:,} to "

@@ -109,6 +109,8 @@ def _unscaled(prepared: Prepared) -> list[str]:
     """Vectors of floating-point numbers that are large, or hardly differ."""
     data = prepared.dataset
     x = getattr(data.samples, "x", None)
+    if prepared.scales:
+        return []
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 2 or data.test_transform:
         return []
     train = _training(prepared)

@@ -12,7 +12,7 @@ from typing import Any
 from fedskip.files import write_text
 from fedskip.input.errors import require
 from fedskip.methods.grammar import parse_many
-from fedskip.records.history import SUMMARY, HistoryFile
+from fedskip.records.history import HistoryFile
 from fedskip.records.provenance import Facts, Folder, compare_data
 from fedskip.records.table import Row, Table
 from fedskip.spec import Draft, Setting, StudySpec
@@ -105,4 +105,4 @@ class Done:
         if not self._rows:
             file.unlink(missing_ok=True)
         elif len(self._rows) < len(self._folder.summary()):
-            write_text(file, Table(SUMMARY, self._rows).csv())
+            write_text(file, Table(self._folder.summary().columns, self._rows).csv())

@@ -79,6 +79,7 @@ class Standing:
             "best": self.best if math.isfinite(self.best) else None,
             "last_is_best": self.last_model is self.best_model,
             "best_at": self.best_at, "ended": self.ended, "ended_at": self.ended_at,
+            "set_aside": self.run.server.set_aside,
         }  # fmt: skip
 
     def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
@@ -90,6 +91,7 @@ class Standing:
         self.ended_at, self.run.ended = notes.get("ended_at", 0), bool(self.ended)
         self.best_model = tensors.pop("best_model", None)
         self.last_model = self.best_model if notes["last_is_best"] else tensors.pop("last_model", None)
+        self.run.server.set_aside = notes.get("set_aside", 0)
         if not self.run.over:
             self.run.restore(tensors, notes["run"])
 
@@ -121,6 +123,7 @@ class Judge:
     def __init__(self, prepared: Prepared, machine: Machine) -> None:
         self.prepared = prepared
         self.headline, *self.further = prepared.task.metrics
+        self._visits: dict[str, tuple[int, np.ndarray]] = {}  # by run: rounds, and each client's among them
         self.began = time.perf_counter()  # earlier, if other processes worked on the setting before
         self.evaluator = Evaluator(
             prepared.task, stacked=machine.engine == "stacked" and not machine.streams,
@@ -228,7 +231,10 @@ class Judge:
         privacy, server = self.prepared.setting.privacy, standing.run.server
         if privacy is None:
             return {}
-        visits = np.bincount(np.concatenate([server.cohort(before) for before in range(round)]))
+        counted, visits = self._visits.get(standing.name, (0, np.zeros(len(standing.run.clients.sizes), int)))
+        for before in range(counted, round):
+            visits[server.cohort(before)] += 1
+        self._visits[standing.name] = round, visits
         return {EPSILON: privacy.epsilon(int(visits.max()))}
 
     @property

@@ -16,7 +16,7 @@ import torch
 from fedskip.data.pools import Pools
 from fedskip.engine.local import Decay
 from fedskip.files import locked, write_text
-from fedskip.input.errors import InputError, option, resuming_it
+from fedskip.input.errors import InputError, either, option, resuming_it
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
 from fedskip.records.table import Row, Table
@@ -68,7 +68,7 @@ class Study:
         """The study whose folder this is."""
         file = Folder(Path(out)).file
         if not file.exists():
-            fix = "start one with `fedskip run`"
+            fix = f"start one with {either('`fedskip run`', '`Study(...).run()`')}"
             raise InputError("out", "holds no study: there is no study.yaml", str(out), fix)
         return cls(out, spec=build(load_yaml(file)))
 

@@ -1,0 +1,48 @@
+"""Which replies are taken in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedskip.federation import Orders, Replies, Server
+from fedskip.flower.screening import along, screen
+from fedskip.methods import FedAvg, Method, Scaffold
+from fedskip.models.vector import Layout
+
+
+def server(method: Method, module: nn.Module, slots: int = 5) -> Server:
+    layout = Layout.of(module)
+    return Server(method, layout.pack(module), layout, clients=slots, slots=slots, seed=0)
+
+
+def reply(y: Tensor, upload: dict[str, Tensor] | None = None) -> Replies:
+    return Replies(y[None], upload or {}, np.array([5]), np.array([1]), np.array([1.0]), torch.zeros(1))
+
+
+def screened(server: Server, orders: Orders, replies: dict[int, Replies], trainable: int) -> dict[int, str]:
+    wanted = along(server.method, server.x, trainable, orders.sent)
+    return screen(orders, replies, dict.fromkeys(replies, 5), wanted, trainable, 10.0)
+
+
+def test_absurd_buffers_are_refused_although_the_model_is_fine() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    d, one = Layout.of(module).trainable, server(FedAvg(), module)
+    orders = one.orders(0)
+    replies = {k: reply(orders.x[k] + 0.1) for k in range(5)}
+    replies[3].y[0, d:] += 1e6
+    refused = screened(one, orders, replies, d)
+    assert list(refused) == [3]
+    assert "the buffers" in refused[3]
+
+
+@pytest.mark.parametrize("brings", [{}, {"other": torch.zeros(1, 6)}])
+def test_what_comes_along_is_what_the_method_says_also_where_nobody_else_answers(
+    brings: dict[str, Tensor],
+) -> None:
+    one = server(Scaffold(), nn.Linear(2, 2), slots=2)
+    orders = one.orders(0)
+    refused = screened(one, orders, {0: reply(orders.x[0] + 0.1, brings)}, 6)
+    assert refused == {0: "brings something else along than the method does"}
