@@ -329,6 +329,8 @@ def main() -> None:
     started, lines = time.perf_counter(), []
     for found in measure(points, given.jobs):
         lines += found
+        if not lines:
+            continue  # the first ones could not be measured
         table = io.StringIO()
         writer = csv.DictWriter(table, list(lines[0]), lineterminator="\n")
         writer.writeheader()

@@ -36,6 +36,14 @@ def test_a_study_file_that_was_written_can_be_changed_and_run_again(quickstart):
     ]
 
 
+def test_a_point_of_a_sweep_keeps_what_it_is_called_by():
+    point = {"name": "a(lr=0.1)", "local": {"lr": 0.1}, "swept": {"of": "a", "keys": ["local.lr"]}}
+    tree = Tree({"settings": [point]})
+    assert overridden(tree, Tree({"local": {"batch": 8}})).values["settings"][0]["local"]["batch"] == 8
+    with pytest.raises(InputError, match=r"local\.lr is swept, and a\(lr=0\.1\) has a value of its own"):
+        overridden(tree, Tree({"local": {"lr": 1}}))
+
+
 def test_another_data_set_starts_from_its_own_defaults():
     spec = build(chosen(None, Tree({"data.name": "cifar10", "methods": "fedavg", "cohort": 2})))
     (setting,) = spec.settings

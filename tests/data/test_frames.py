@@ -105,3 +105,12 @@ def test_no_frame() -> None:
         InputError, match=r"data.test must be a column of the test table of the frame, too, got 'old'"
     ):
         from_frame(frame(), label="y", test=frame(old=None))
+
+
+def test_categories_of_a_test_table_keep_the_order_of_the_table() -> None:
+    levels = ["low", "middle", "high"]
+    train = pd.DataFrame({"a": np.arange(6.0), "y": pd.Categorical(["low", "high"] * 3, levels)})
+    test = pd.DataFrame({"a": [1.0, 2.0], "y": pd.Categorical(["high", "low"])})
+    data = from_frame(train, label="y", test=test)
+    assert data.class_names == tuple(levels)
+    assert data.samples.y.tolist() == [0, 2] * 3 + [2, 0]  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedskip.input.errors import InputError, require
+from fedskip.input.nest import flatten
 from fedskip.spec import Tree, bundled
 from fedskip.spec.setting import KEYS
 
@@ -59,11 +60,20 @@ def overridden(tree: Tree, over: Tree) -> Tree:
         entries = list(entries)
         for index, entry in enumerate(entries):
             if isinstance(entry, Mapping) and not entry.get("reference"):
+                _refuse_swept(entry, own)
                 entries[index] = own.over(Tree(entry)).values
                 places |= {f"settings.{index}.{path}": place for path, place in over.places.items()}
             elif isinstance(entry, Mapping):
                 entries[index] = _in_proportion(entry, tree.values.get("rounds"), own.values.get("rounds"))
     return over.over(Tree({**tree.values, "settings": entries}, places))
+
+
+def _refuse_swept(entry: Mapping[str, Any], own: Tree) -> None:
+    """Refuse to set what the points of a sweep differ in: they would be called by what they are not."""
+    given = flatten(own.values)
+    for key in (entry.get("swept") or {}).get("keys", ()):
+        rule = f"is swept, and {entry.get('name')} has a value of its own"
+        require(key, key not in given, rule, given.get(key), "choose points of the sweep with --only")
 
 
 def _in_proportion(entry: Mapping[str, Any], before: Any, now: Any) -> Mapping[str, Any]:

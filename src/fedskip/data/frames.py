@@ -111,6 +111,10 @@ def joined(
         require("data.test", each in tests.columns, rule, each, "test rows have the columns of the others")
     tests.index = pd.RangeIndex(-1, -len(tests) - 1, -1)
     held = [*needed, *[each for each in [roles.client] if each in tests.columns and each not in needed]]
+    for name in table.columns.intersection(tests.columns):
+        if isinstance(table[name].dtype, pd.CategoricalDtype):  # categories keep the order of the table
+            order = [*dict.fromkeys([*table[name].cat.categories, *tests[name].dropna()])]
+            table[name], tests[name] = (pd.Categorical(one[name], order) for one in (table, tests))
     return pd.concat([table[roles.all], tests[held]]), roles
 
 

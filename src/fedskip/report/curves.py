@@ -66,6 +66,8 @@ def curves(results: Recorded, about: About, y: str, smooth: int | None = None) -
     notes += about.marks
     notes += [] if results.finished else ["not finished"]
     notes += [f"without runs that diverged: {', '.join(lost)}"] if lost else []
+    ended = any(results.summary.where(setting=about.name).column("ended"))
+    notes += ["a line ends where the first of its runs was ended"] if ended else []
     notes += [f"{', '.join(wild)} leave{'s' if len(wild) == 1 else ''} the picture"] if wild else []
     notes += [f"smoothed over {window} rounds"] if window else []
     positive = any((line.mean > 0).any() for line in lines.values())

@@ -254,14 +254,14 @@ def _about(keys: Facts, out: Path, noted: Facts) -> About:
 
     return About(
         _whole(keys), out, by_seed("divisions"), by_seed("short"),
-        guessing=_guesses(part.get("guessing") or {} for part in facts),
+        guessing=guesses(part.get("guessing") or {} for part in facts),
         known=tuple(Metric(**one) for one in facts[0].get("metrics") or ()),
         warned=tuple(dict.fromkeys(str(line) for part in facts for line in part.get("warned") or ())),
         parts=[keys.get("methods", ()), *(one["methods"] for one in keys.get("added") or ())],
     )  # fmt: skip
 
 
-def _guesses(parts: Iterable[Facts]) -> Facts:
+def guesses(parts: Iterable[Facts]) -> Facts:
     """What one answer for all would score, over the seeds of all parts."""
     known = [part for part in parts if part]
     scores = {seed: score for part in known for seed, score in part["scores"].items()}

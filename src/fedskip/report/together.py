@@ -10,7 +10,7 @@ from fedskip.methods.grammar import label_among, labels_as_added, parse_many
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.provenance import Facts
 from fedskip.records.table import Row, Table
-from fedskip.report.recorded import About
+from fedskip.report.recorded import About, guesses
 from fedskip.report.results import Results
 
 # may differ within a setting
@@ -64,7 +64,10 @@ def _joined(one: About, other: About) -> About:
     }
     both = {key: list(dict.fromkeys(values)) for key, values in pairs.items()}
     divisions, short = one.divisions | other.divisions, one.short | other.short
-    return replace(one, keys=one.keys | both, divisions=divisions, short=short)
+    guessing, warned = guesses([one.guessing, other.guessing]), dict.fromkeys([*one.warned, *other.warned])
+    return replace(
+        one, keys=one.keys | both, divisions=divisions, short=short, guessing=guessing, warned=tuple(warned)
+    )
 
 
 def _listed(value: Any) -> list[Any]:

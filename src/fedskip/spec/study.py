@@ -78,6 +78,8 @@ _OPTIONS = {name: None for deal in KINDS.values() for name in signature(deal).pa
 _INNER = [  # keys that people forget to say where they belong
     *(f"local.{field.name}" for field in dataclasses.fields(Local)), *(f"{key}.{TAGS[key]}" for key in TAGS),
     *(f"partition.{name}" for name in ["file", *_OPTIONS]), *(f"stop.{name}" for name in STOP),
+    *(f"privacy.{field.name}" for field in dataclasses.fields(Privacy)),
+    *(f"attack.{field.name}" for field in dataclasses.fields(Attack)),
 ]  # fmt: skip
 _TOP = [*_STUDY, *(key for key in KEYS if key != "name"), "settings", RECORD]
 
