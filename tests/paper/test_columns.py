@@ -107,3 +107,18 @@ def test_results_are_of_the_longest_runs_and_of_the_columns_methods(tmp_path: Pa
     assert set(results.summary.column("seed")) == {1, 2}
     assert results.labels() == ["FedAvg", "FedProx"], "as the paper calls them, and no others"
     assert column.results([kept(tmp_path, run("FedAvg", 0, 0.5))]) is None, "there are no histories"
+
+
+def test_methods_beside_the_columns_do_not_change_its_names(tmp_path: Path, column: Column) -> None:
+    """Beside another SCAFFOLD a study calls the paper's by its init, too; the column does not."""
+    both = {"SCAFFOLD(init=zero)": "scaffold", "SCAFFOLD(init=random)": "scaffold(init=random)"}
+    rows = [row for label in both for row in curve(label, 0, {10: 0.4})]
+    methods = [*both.values()]
+    study = kept(tmp_path, *(run(label, 0, 0.4) for label in both), rows=rows, methods=methods)
+    about = dataclasses.replace(study.settings[0], parts=[methods])
+    study = dataclasses.replace(study, settings=(about,))
+    history = curve("SCAFFOLD", 1, {10: 0.4})
+    alone = kept(tmp_path, run("SCAFFOLD", 1, 0.4), rows=history, methods=["scaffold"])
+    results = column.results([alone, study])
+    assert results is not None
+    assert results.labels() == ["SCAFFOLD"]

@@ -88,7 +88,7 @@ class Column:
                 )
                 if summary:
                     keys = setting.keys | {"methods": [text(method) for _, method in methods.values()]}
-                    about = replace(setting, keys=keys)
+                    about = replace(setting, keys=keys, parts=())
                     own = replace(study, history=history, summary=summary, settings=(about,))
                     found.append(within(own, self.rounds, beyond))
         return found
