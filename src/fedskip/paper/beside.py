@@ -101,7 +101,7 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
         for step, (name, ours) in enumerate(gained.items()):
             seen, y = look(name), number + 0.16 * (step - 1.5)
             label = name if not number else None
-            if ours.mean is not None:
+            if ours.mean is not None and not ours.missing:
                 at = min(max(100 * ours.mean, -WIDEST), WIDEST)  # beyond the edge its number is written
                 axes.plot(at, y, seen.marker, color=seen.colour, markersize=6, label=label, clip_on=False)
                 if at != 100 * ours.mean:
@@ -110,7 +110,7 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
                         va="center", fontsize=8, color=seen.colour,
                         bbox={"fc": "white", "ec": "none", "pad": 1},
                     )  # fmt: skip
-            if ours.low is not None and ours.high is not None:
+            if ours.low is not None and ours.high is not None and not ours.missing:
                 axes.plot([100 * ours.low, 100 * ours.high], [y, y], color=seen.colour, linewidth=1.6)
             score_, base = column.published.get(name), column.published.get(BASELINE)
             if score_ is not None and base is not None:
@@ -123,7 +123,8 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
     axes.invert_yaxis()
     axes.set_xlabel(f"gain over {BASELINE} (points of test accuracy)")
     note = f"by {SHOWN[score]}, paired by seed; lines: Student's 95 % intervals"
-    return finish(axes, "What skipping gains", [note])
+    lost = any(ours.missing for gained in found.values() for ours in gained.values())
+    return finish(axes, "What skipping gains", [note, *["none where a run diverged"] * lost])
 
 
 def gains(
