@@ -128,15 +128,15 @@ class Recorded:
         if written.exists():
             summary = Table.read(written, filled=FILLED, present=("last", "best"), whole=True)
             _refuse_unknown(summary, settings, written)
+            if not summary:
+                fix = f"delete it, and {resuming(out)} writes it again"
+                raise InputError(str(written), "holds no runs", fix=fix)
             finished = all(_is_whole(keys, summary) for keys in settings_of(study))
         if not finished:
             done = set(summary.column("run"))
             under_way = [row for row in rows if row["run"] not in done]
             later = so_far(under_way, study, settings, out / "checkpoints")
             summary = Table(dict.fromkeys([*summary.columns, *later.columns]), [*summary, *later])
-        if not summary and finished:
-            fix = f"delete it, and {resuming(out)} writes it again"
-            raise InputError(str(written), "holds no runs", fix=fix)
         _refuse_unlike(rows, summary, settings, history)
         if not summary:
             fix = f"wait for its first evaluation, or go on with {resuming(out)}"
