@@ -286,7 +286,7 @@ class Study:
                     with contextlib.closing(session):
                         session.restore(self.out / "checkpoints", anyway)
                         done.only_those_are_written()
-                        history.cut(one.setting.run_names, session.round, session.new)
+                        session.cut(history)
                         chosen = one.choice.line() if one.choice and one.choice.why else ""
                         course = session.course([chosen] if chosen not in ("", engine) else ())
                         engine, runs = chosen, set(one.setting.run_names)
@@ -299,7 +299,7 @@ class Study:
                             if prepared or round < one.setting.rounds:
                                 stop.at_checkpoint()
                     progress.finished()
-                    summary += session.finish(history)
+                    summary += session.finish(history.table)
                     session.write_models(self.out / "models")
                     clients += session.client_rows()
                     del session, one
