@@ -2,8 +2,9 @@
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +67,11 @@ class HistoryFile:
     def keep(self, runs: Collection[str]) -> None:
         """Forget all other runs."""
         self.table.rows = [row for row in self.table if row["run"] in runs]
+
+    def sort(self, key: Callable[[Row], Any]) -> None:
+        """Put all rows in order, here and in the file; those with the same key stay as they are."""
+        self.table.rows.sort(key=key)
+        self._write()
 
     def of(self, runs: Collection[str], round: int) -> str:
         """What runs have recorded up to a round, as text."""

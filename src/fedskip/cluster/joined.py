@@ -1,0 +1,95 @@
+"""Ray, joined at an address or started for a study: nothing of it is left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+
+from fedskip.input.errors import InputError, either, said
+
+LOCAL = "local"
+REACH = 5.0  # seconds in which something must listen at an address
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+
+
+def check(address: str) -> None:
+    """Refuse an address that can be no cluster's, before anything is started."""
+    if address in (LOCAL, "auto"):
+        return
+    if address.startswith("ray://"):
+        fix = "run fedskip on a node of the cluster, and give the address that `ray start` printed: HOST:6379"
+        raise InputError("cluster", "must not be the address of a Ray client", address, fix)
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError("cluster", "must be local, auto or HOST:PORT", address, "such as 10.0.0.5:6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+    except OSError as error:
+        fix = "start one there with `ray start --head --port PORT`, or use local"
+        raise InputError("cluster", f"is not there ({said(error)})", address, fix) from None
+
+
+@contextlib.contextmanager
+def joined(address: str) -> Iterator[None]:
+    """Inside, this process is part of a cluster; with `local`, of one that is started and ended here."""
+    check(address)
+    ray = _ray()
+    if ray.is_initialized():  # somebody's notebook: what is theirs stays
+        yield
+        return
+    folder = tempfile.mkdtemp(prefix="fedskip-") if address == LOCAL else None
+    try:
+        with _own_signals():
+            _connect(ray, address, folder)
+        yield
+    finally:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ray() -> ModuleType:
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    try:
+        import ray
+    except ImportError:
+        fix = "install it: pip install 'fedskip[ray]'"
+        raise InputError("cluster", "needs Ray, which is not installed", fix=fix) from None
+    return ray
+
+
+def _connect(ray: ModuleType, address: str, folder: str | None) -> None:
+    local = {"num_cpus": cores(), "_temp_dir": folder, "include_dashboard": False} if folder else {}
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **local)
+    except (RuntimeError, ConnectionError, ValueError, OSError) as error:
+        if "ersion" in str(error):  # Ray compares its own and Python's
+            rule = f"has another version of Python or Ray ({said(error)})"
+            raise InputError("cluster", rule, address, "install the same on all nodes") from None
+        fix = either("start one with `ray start --head`, or use --cluster local", "or use cluster='local'")
+        raise InputError("cluster", f"cannot be joined ({said(error)})", address, fix) from None
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself: afterwards it is heard as it was before."""
+    here = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if here and before is not None:
+            signal.signal(signal.SIGTERM, before)
