@@ -10,12 +10,16 @@ import signal
 import socket
 import tempfile
 import threading
+import uuid
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
-from fedskip.input.errors import InputError, either, said
+from fedskip.input.errors import InputError, option, said
 
 LOCAL = "local"
+TOKEN = uuid.uuid4().hex  # Ray keeps the first that a process has used
+SECRET = "RAY_AUTH_TOKEN"
 REACH = 5.0  # seconds in which something must listen at an address
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 
@@ -44,16 +48,32 @@ def joined(address: str) -> Iterator[None]:
     ray = _ray()
     if ray.is_initialized():  # somebody's notebook: what is theirs stays
         yield
-        return
-    folder = tempfile.mkdtemp(prefix="fedskip-") if address == LOCAL else None
+    elif address == LOCAL:
+        with _started(ray):
+            yield
+    else:
+        with _own_signals():
+            _connect(ray, address)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _started(ray: ModuleType) -> Iterator[None]:
+    """Ray for this process alone: nobody else has its token, and its files are in a folder of their own."""
+    folder, before = tempfile.mkdtemp(prefix="fedskip-"), os.environ.get(SECRET)
+    os.environ[SECRET] = TOKEN
     try:
         with _own_signals():
-            _connect(ray, address, folder)
+            _connect(ray, LOCAL, num_cpus=cores(), _temp_dir=folder, include_dashboard=False)
         yield
     finally:
         ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        os.environ.pop(SECRET)
+        os.environ.update({} if before is None else {SECRET: before})
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _ray() -> ModuleType:
@@ -63,18 +83,20 @@ def _ray() -> ModuleType:
     except ImportError:
         fix = "install it: pip install 'fedskip[ray]'"
         raise InputError("cluster", "needs Ray, which is not installed", fix=fix) from None
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of what is meant
     return ray
 
 
-def _connect(ray: ModuleType, address: str, folder: str | None) -> None:
-    local = {"num_cpus": cores(), "_temp_dir": folder, "include_dashboard": False} if folder else {}
+def _connect(ray: ModuleType, address: str, **how: Any) -> None:
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **local)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **how)
     except (RuntimeError, ConnectionError, ValueError, OSError) as error:
         if "ersion" in str(error):  # Ray compares its own and Python's
             rule = f"has another version of Python or Ray ({said(error)})"
             raise InputError("cluster", rule, address, "install the same on all nodes") from None
-        fix = either("start one with `ray start --head`, or use --cluster local", "or use cluster='local'")
+        fix = f"see to that, or use {option('cluster', LOCAL, repr(LOCAL))}"
+        if address == LOCAL:
+            raise InputError("cluster", f"cannot be started ({said(error)})", address, "try again") from None
         raise InputError("cluster", f"cannot be joined ({said(error)})", address, fix) from None
 
 

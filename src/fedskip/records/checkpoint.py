@@ -80,11 +80,11 @@ def newest(folder: Path, setting: str) -> list[Held]:
     if not any(files[-1][0] > whole.round for files in groups.values()):
         return [whole]
     number = max(groups, key=lambda which: groups[which][-1][0])[1]
-    last = [groups.get((index, number), [(0, None)])[-1] for index in range(number)]
-    return [
-        Held(*one, index) if one[0] > whole.round else whole._replace(group=index)
-        for index, one in enumerate(last)
-    ]
+    held = []
+    for index in range(number):
+        round, path = groups.get((index, number), [(0, folder)])[-1]
+        held.append(Held(round, path, index) if round > whole.round else whole._replace(group=index))
+    return held
 
 
 def _by_group(folder: Path, setting: str) -> dict[tuple[int, int], list[tuple[int, Path]]]:

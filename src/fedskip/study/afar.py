@@ -124,9 +124,10 @@ class Afar:
         if order.spec.device == "cpu":
             torch.set_num_threads(1)
         part = prepared(order, pool)
-        yield from (
-            self._look(order, errand, part) if isinstance(errand, Look) else self._train(order, errand, part)
-        )
+        if isinstance(errand, Look):
+            yield self._look(order, errand, part)
+        else:
+            yield from self._train(order, errand, part)
         gc.collect()  # engines and their graphs hold each other
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -147,7 +148,7 @@ class Afar:
             return pool if pool.digests == order.digests else None
         return None
 
-    def _look(self, order: Order, errand: Look, part: Prepared) -> Iterator[Seen]:
+    def _look(self, order: Order, errand: Look, part: Prepared) -> Seen:
         before = errand.before
         spec = suited(order.spec, before)
         part = replace(part, choice=rehearse(part, spec))
@@ -160,7 +161,7 @@ class Afar:
         session = Session(part, machine, limit(spec, before), spec.checkpoint_every, before=before)
         course = replace(session.course(), status=never, seconds=float)  # type: ignore[arg-type]
         choice = part.choice
-        yield Seen(session.facts(), course, choice.line() if choice and choice.why else "")
+        return Seen(session.facts(), course, choice.line() if choice and choice.why else "")
 
     def _train(self, order: Order, errand: Train, part: Prepared) -> Iterator[Any]:
         before = errand.before

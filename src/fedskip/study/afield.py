@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from fedskip.cluster import joined
 from fedskip.cluster.crew import Crew
+from fedskip.cluster.errands import Device
 from fedskip.cluster.nodes import greet, refuse_unlike
 from fedskip.input.errors import InputError, option
 from fedskip.records.provenance import Facts
@@ -45,7 +46,7 @@ def here(spec: StudySpec) -> StudySpec:
     return replace(spec, device="cpu", precision=None, streams=None)
 
 
-def _kind(spec: StudySpec, gpus: list[object]) -> str:
+def _kind(spec: StudySpec, gpus: list[Device]) -> str:
     """GPU or CPU: what the study asks for, or has."""
     if spec.device.startswith("cuda:"):
         fix = f"write {option('device', 'cuda')}: every group has a GPU of its own"

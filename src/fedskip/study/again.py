@@ -17,5 +17,5 @@ def resume(
     trackers: Trackers = (),
     cluster: str | None = None,
 ) -> Results:
-    """Go on with the study of a folder: `Study.load(out, cluster=cluster).resume()` with the same arguments."""
+    """Go on with the study of a folder: `Study.load(out).resume()`, with the same arguments."""
     return Study.load(out, cluster=cluster).resume(progress, rounds=rounds, anyway=anyway, trackers=trackers)

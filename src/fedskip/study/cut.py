@@ -1,4 +1,4 @@
-"""Into how many groups the runs of a setting are cut when they train on a cluster: decided once, then kept."""
+"""Into how many groups the runs of a setting are cut on a cluster: decided once, then kept."""
 
 from collections.abc import Sequence
 

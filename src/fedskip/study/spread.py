@@ -1,7 +1,7 @@
 """A study on a cluster: the groups of all settings train at the same time, on all devices there are.
 
-This process alone writes to the study's folder. It holds rows of the history and how far each group is; models
-pass through it one checkpoint at a time.
+This process alone writes to the study's folder. It holds rows of the history and how far each group is;
+models pass through it, one checkpoint at a time.
 """
 
 from __future__ import annotations

@@ -181,9 +181,12 @@ class Study:
     def _attended(self, progress: Shows) -> Iterator[Shown]:
         """Inside, the study is shown, and who stops it is told how to go on."""
         title, settings = lambda: f"{self.spec.name} in {self.out}", len(self.spec.settings)
-        with explained(lambda: (self.out, self.spec)), showing(progress, title, settings) as shown:
-            with contextlib.ExitStack() as inside:
-                yield Shown(shown, inside)
+        with (
+            explained(lambda: (self.out, self.spec)),
+            showing(progress, title, settings) as shown,
+            contextlib.ExitStack() as inside,
+        ):
+            yield Shown(shown, inside)
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and the summary is written."""
