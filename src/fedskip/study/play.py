@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -55,6 +56,23 @@ class Stage:
             noted = {"versions": made["versions"], **known}
             compare(noted, {"versions": versions(), **facts}, self.folder.path)
         self.record["settings"][name], made["versions"] = facts, versions()
+
+    def settle(self, parts: Sequence[Setting]) -> None:
+        """Put what these parts recorded in the order that it has when they are trained one after another.
+
+        Where a part has several groups, its rows are in the order of rounds, then of runs.
+        """
+        places = {
+            run: (place, self.noted(part)["machine"]["processes"] > 1, index)
+            for place, part in enumerate(parts)
+            for index, run in enumerate(part.run_names)
+        }
+
+        def order(row: Row) -> tuple[int, int, int]:
+            place, several, index = places.get(row["run"], (-1, False, 0))
+            return (place, row["round"], index) if several else (place, 0, 0)
+
+        self.history.sort(order)
 
     def write(self, part: Prepared) -> None:
         """Write study.yaml with what was noted, and who has what."""

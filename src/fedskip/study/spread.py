@@ -165,7 +165,6 @@ class Spread:
                 self._heard(stage, by_errand[news.errand], news)
         stage.stop.at_checkpoint()
         stage.progress.finished()
-        _settle(stage, settings, groups)
         return self._outcome(stage, settings, groups)
 
     def _groups(self, stage: Stage, part: Setting) -> list[Group]:
@@ -263,25 +262,6 @@ class Spread:
             under_way = [(by_errand[errand], device) for errand, device in self.crew.under_way]
             return [At(str(device), group.key, group.speed()) for group, device in under_way]
         return []
-
-
-def _settle(stage: Stage, parts: Sequence[Setting], groups: Sequence[Group]) -> None:
-    """Put the history in the order that it has when settings are trained one after another.
-
-    Where a part has several groups, its rows are in the order of rounds, then of runs.
-    """
-    several = {group.part.key for group in groups if group.of > 1}
-    places: dict[str, tuple[int, bool, int]] = {
-        run: (place, part.key in several, index)
-        for place, part in enumerate(parts)
-        for index, run in enumerate(part.run_names)
-    }
-
-    def order(row: Row) -> tuple[int, int, int]:
-        place, sorted_, index = places[row["run"]]
-        return (place, row["round"], index) if sorted_ else (place, 0, 0)
-
-    stage.history.sort(order)
 
 
 def _counted(groups: Sequence[Group]) -> tuple[int, int]:

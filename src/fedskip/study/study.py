@@ -97,7 +97,7 @@ class Study:
             return self._run(shown, Audience(trackers), anyway)
 
     def _run(self, shown: Shown, audience: Audience, anyway: bool) -> Results:
-        settings, prepared = self._prepare(shown, anyway=anyway)
+        settings, prepared = self._prepare(None, shown, anyway)
         while self._claims:  # by default it is the next free one, when it begins
             with contextlib.suppress(FileExistsError):
                 self.out = next_folder(self.spec.name)
@@ -132,7 +132,7 @@ class Study:
         self._refuse_none()
         with locked(self.out):
             self._check(rounds, anyway)  # before its data are looked at
-            settings, prepared = self._prepare(shown, self.out, anyway)
+            settings, prepared = self._prepare(self.out, shown, anyway)
             self.folder.refuse_other(plain(self.spec, settings))
             for setting, (_, known) in zip(settings, self._pairs(), strict=True):
                 cosine = Decay.parse(setting.local.decay).kind == "cosine"
@@ -169,7 +169,7 @@ class Study:
                 raise InputError("out", "holds a study that is not finished", str(self.out), fix)
             begun = self._begun()
             self.spec = grown_study(self.spec, begun, methods, seeds)
-            settings, prepared = self._prepare(shown, self.out)
+            settings, prepared = self._prepare(self.out, shown)
             record = self.folder.record()
             for one in prepared:
                 refuse_other_data(one, record, self.out)
@@ -213,7 +213,7 @@ class Study:
         self.folder.refuse_other(plain(self.spec, self._begun()))
 
     def _prepare(
-        self, shown: Shown, folder: Path | None = None, anyway: bool = False
+        self, folder: Path | None = None, shown: Shown | None = None, anyway: bool = False
     ) -> tuple[list[Setting], list[Prepared]]:
         """All settings, and their parts made real and tried out, but for those that are done.
 
@@ -238,7 +238,7 @@ class Study:
                         one = dataclasses.replace(one, choice=choice)
                     prepared.append(one)
                     todo += [] if done else [one]
-        if self.spec.cluster is not None and todo:
+        if self.spec.cluster is not None and shown is not None and todo:
             shown.spread = shown.inside.enter_context(afield(self.spec, noted, anyway))
             shown.spread.look(todo, noted, anyway)
         return settings, prepared
@@ -304,7 +304,9 @@ class Study:
                     anyway,
                 )  # fmt: skip
                 play = in_turn if shown.spread is None else shown.spread.play
+                parts = [one.setting for one in prepared if one.setting.key not in done]
                 outcome = play(stage, prepared)
+                stage.settle(parts)
                 history.sync()
                 results = self._write(outcome, further)
                 if outcome.aside:
