@@ -23,6 +23,20 @@ Cluster = Annotated[
     str | None,
     typer.Option(metavar="local|HOST:PORT", help="Train on all devices of a Ray cluster; local starts one."),
 ]
+Groups = Annotated[int | None, typer.Option(metavar="N", help="Into which the runs of a setting are cut.")]
+Mixed = Annotated[bool, typer.Option("--anyway", help="On a cluster, also on devices of several models.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1, cohort=5, ..."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Of its settings only this one; may be repeated, and hold *."),
+]
+From = Annotated[
+    list[Path] | None,
+    typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2, fig4, ... from: runs/*."),
+]
 
 
 def folder(text: str | None, option: str = "--out") -> Path | None:
@@ -48,27 +62,12 @@ def run(
     engine: Annotated[str | None, typer.Option(metavar="auto|loop|stacked")] = None,
     device: Annotated[str | None, typer.Option(metavar="auto|cpu|cuda|cuda:N")] = None,
     cluster: Cluster = None,
-    groups: Annotated[
-        int | None, typer.Option(metavar="N", help="Into which the runs of a setting are cut.")
-    ] = None,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="On a cluster, also on devices of several models.")
-    ] = False,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1, cohort=5, ..."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Of its settings only this one; may be repeated, and hold *."),
-    ] = None,
+    groups: Groups = None,
+    anyway: Mixed = False,
+    assignments: Set = None,
+    only: Only = None,
     out: Annotated[str | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)] = None,
-    sources: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from", metavar="OUT", help="Studies to compute table4, fig2, fig4, ... from: runs/*."
-        ),
-    ] = None,
+    sources: From = None,
     models: Annotated[
         str | None, typer.Option(help="Of complexity: cnn,perceptron,... Without it, all five.")
     ] = None,

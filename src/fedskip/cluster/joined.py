@@ -84,7 +84,8 @@ def _ray() -> ModuleType:
         fix = "install it: pip install 'fedskip[ray]'"
         raise InputError("cluster", "needs Ray, which is not installed", fix=fix) from None
     logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of what is meant
-    return ray
+    found: ModuleType = ray
+    return found
 
 
 def _connect(ray: ModuleType, address: str, **how: Any) -> None:

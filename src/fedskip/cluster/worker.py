@@ -8,9 +8,9 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedskip.cluster.errands import Began, Facts, Failed, Serve
@@ -43,8 +43,12 @@ def facts() -> Facts:
     """What must be alike on all nodes, and what must be there."""
     return {
         "host": socket.gethostname(),
-        "versions": {"fedskip": __version__, "python": platform.python_version()}
-        | {name: installed(name) for name in ("torch", "numpy")},
+        "versions": {
+            "fedskip": __version__,
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },  # fmt: skip
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else capability(),
         "free": shutil.disk_usage(tempfile.gettempdir()).free,  # bytes
     }
@@ -53,10 +57,3 @@ def facts() -> Facts:
 def capability() -> str:
     """Torch's name of what the CPU can do."""
     return str(torch.backends.cpu.get_cpu_capability())
-
-
-def installed(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "missing"
