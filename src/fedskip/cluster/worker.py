@@ -48,7 +48,7 @@ def facts() -> Facts:
             "torch": str(torch.__version__),
             "numpy": np.__version__,
             "python": platform.python_version(),
-        },  # fmt: skip
+        },
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else capability(),
         "free": shutil.disk_usage(tempfile.gettempdir()).free,  # bytes
     }
