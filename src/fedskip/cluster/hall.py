@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedskip.cluster.errands import Device, Ended, Lost, Serve
@@ -116,8 +116,8 @@ def _in_words(error: RayError) -> str:
     text = str(error)
     if "No module named" in text:
         return f"{text[text.index('No module named') :].splitlines()[0]}: install the same on all nodes"
-    if "node" in text.lower() and "died" in text.lower() and "actor died because its node" in text.lower():
+    if "node died" in text.lower() or "its node" in text.lower():
         return "its node died"
-    if "OutOfMemory" in type(error).__name__ or ("memory" in text.lower() and "oom" in text.lower()):
-        return "its worker was killed: perhaps the memory ran out"
-    return f"its worker died ({type(error).__name__}: {said(error)})"
+    if isinstance(error, RayActorError):
+        return "its worker died: it was killed, or the memory ran out"
+    return f"its worker was lost ({type(error).__name__}: {said(error)})"

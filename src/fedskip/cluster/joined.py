@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from fedskip.cluster import after
 from fedskip.input.errors import InputError, option, said
 
 LOCAL = "local"
@@ -65,6 +65,7 @@ def _started(ray: ModuleType) -> Iterator[None]:
     """Ray for this process alone: nobody else has its token, and its files are in a folder of their own."""
     folder, before = tempfile.mkdtemp(prefix="fedskip-"), os.environ.get(SECRET)
     os.environ[SECRET] = TOKEN
+    watching = after.start(folder)  # also over our own end
     try:
         with _own_signals():
             _connect(ray, LOCAL, num_cpus=cores(), _temp_dir=folder, include_dashboard=False)
@@ -73,7 +74,7 @@ def _started(ray: ModuleType) -> Iterator[None]:
         ray.shutdown()
         os.environ.pop(SECRET)
         os.environ.update({} if before is None else {SECRET: before})
-        shutil.rmtree(folder, ignore_errors=True)
+        after.finish(watching)
 
 
 def _ray() -> ModuleType:

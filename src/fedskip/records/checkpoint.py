@@ -7,6 +7,7 @@ have recorded so far: history.csv may be lost.
 """
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from fedskip.files import digest, write_bytes
 from fedskip.input.errors import InputError
 
 KEEP = 2
+GROUP = "~g"  # before the number of a group
 RECORDED = "recorded"  # among the tensors, all others of which have a run's name before theirs
 
 
@@ -57,20 +59,21 @@ def keep(folder: Path, key: str, round: int, content: bytes) -> Path:
     """Write a checkpoint of a setting or a group; what it makes needless is removed."""
     path = folder / f"{key}.{round:06d}.{digest(content)}.safetensors"
     write_bytes(path, content)
-    groups = [files for files in _by_group(folder, key).values() if files[-1][0] <= round]
-    for _, old in [*found(folder, key)[:-KEEP], *(file for files in groups for file in files)]:
+    groups = {} if GROUP in key else _by_group(folder, key)
+    older = [file for files in groups.values() if files[-1][0] <= round for file in files]
+    for _, old in [*found(folder, key)[:-KEEP], *older]:
         old.unlink()
     return path
 
 
 def group_key(setting: str, group: int, groups: int) -> str:
     """How the files of a group are called; no setting can have a name with a tilde."""
-    return f"{setting}~g{group}of{groups}"
+    return f"{setting}{GROUP}{group}of{groups}"
 
 
 def found(folder: Path, key: str) -> list[tuple[int, Path]]:
     """The checkpoints of a setting or of one of its groups, oldest first."""
-    return sorted((round, path) for _, round, path in _files(folder, re.escape(key)))
+    return sorted((round, path) for _, round, path in _files(folder, key))
 
 
 def newest(folder: Path, setting: str) -> list[Held]:
@@ -90,17 +93,17 @@ def newest(folder: Path, setting: str) -> list[Held]:
 def _by_group(folder: Path, setting: str) -> dict[tuple[int, int], list[tuple[int, Path]]]:
     """The files of each group, oldest first, by its number and how many there are."""
     groups: dict[tuple[int, int], list[tuple[int, Path]]] = {}
-    for match, round, path in _files(folder, re.escape(setting) + r"~g(\d+)of(\d+)"):
+    for match, round, path in _files(folder, setting, GROUP + r"(\d+)of(\d+)"):
         groups.setdefault((int(match[1]), int(match[2])), []).append((round, path))
     return {which: sorted(files) for which, files in groups.items()}
 
 
-def _files(folder: Path, key: str) -> Iterator[tuple[re.Match[str], int, Path]]:
-    """The checkpoints whose key fits a pattern, with their rounds."""
-    name = re.compile(key + r"\.(?P<round>\d{6,})\.[0-9a-f]{16}\.safetensors")
-    for path in folder.iterdir() if folder.exists() else ():
-        if match := name.fullmatch(path.name):
-            yield match, int(match["round"]), path
+def _files(folder: Path, key: str, more: str = "") -> Iterator[tuple[re.Match[str], int, Path]]:
+    """The checkpoints of a key, or of one that goes on with a pattern, with their rounds."""
+    name = re.compile(re.escape(key) + more + r"\.(?P<round>\d{6,})\.[0-9a-f]{16}\.safetensors")
+    for file in os.listdir(folder) if folder.exists() else ():
+        if file.startswith(key) and (match := name.fullmatch(file)):  # there may be thousands
+            yield match, int(match["round"]), folder / file
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,9 @@ class HistoryFile:
         with naming(self.path), self.path.open("ab") as file:
             os.fsync(file.fileno())
 
-    def cut(self, runs: Collection[str], round: int, anew: Collection[str] = ()) -> None:
-        """Forget what runs recorded after a round, half a line, and runs that start anew."""
-        kept = [row for row in self.table if row["run"] not in runs or row["round"] <= round]
+    def cut(self, rounds: Mapping[str, int], anew: Collection[str] = ()) -> None:
+        """Forget what runs recorded after their rounds, half a line, and runs that start anew."""
+        kept = [row for row in self.table if row["round"] <= rounds.get(row["run"], row["round"])]
         self.table = Table(self.columns, [row for row in kept if row["run"] not in anew])
         self._write()
 

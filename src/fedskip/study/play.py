@@ -74,10 +74,11 @@ class Stage:
 
         self.history.sort(order)
 
-    def write(self, part: Prepared) -> None:
+    def write(self, parts: Sequence[Prepared]) -> None:
         """Write study.yaml with what was noted, and who has what."""
         self.folder.write(dump(self.spec, self.settings), self.record)
-        part.save_partitions(self.folder.path)
+        for part in parts:
+            part.save_partitions(self.folder.path)
 
 
 @dataclass
@@ -137,5 +138,5 @@ def begun(stage: Stage, prepared: Prepared) -> Session:
     rows, every = limit(stage.spec, before), stage.spec.checkpoint_every
     session = Session(prepared, machine, rows, every, stage.folder.identity, before)
     stage.note(prepared, session.facts())
-    stage.write(prepared)
+    stage.write([prepared])
     return session

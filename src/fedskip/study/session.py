@@ -149,8 +149,8 @@ class Session:
 
     def cut(self, history: HistoryFile) -> None:
         """Forget what runs recorded after the round that they go on from."""
-        for group in self.groups:
-            history.cut([standing.name for standing in group.standings], group.round, self.new)
+        rounds = {one.name: group.round for group in self.groups for one in group.standings}
+        history.cut(rounds, self.new)
 
     def train(self, folder: Path, history: HistoryFile, progress: Progress) -> Iterator[int]:
         """Train to the end; gives the round of every checkpoint when it is written in `folder`.

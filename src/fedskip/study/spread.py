@@ -143,14 +143,13 @@ class Spread:
         todo = [one for one in prepared if one.setting.key not in stage.done]
         for one in todo:
             stage.note(one, self.seen[one.setting.key].facts)
-        for one in todo:
-            stage.write(one)
+        stage.write(todo)
         groups = [group for one in todo for group in self._groups(stage, one.setting)]
         stage.done.only_those_are_written()
-        for group in groups:
-            stage.history.cut(group.runs, group.start)
+        stage.history.cut({run: group.start for group in groups for run in group.runs})
         courses = [self._course(one.setting, groups) for one in todo]
-        by_errand = {self._errand(stage, group): group for group in groups}
+        study = stage.folder.identity
+        by_errand = {self._errand(stage, group, study): group for group in groups}
         stage.progress.side_by_side(
             SideBySide(courses, partial(self._devices, by_errand), partial(_counted, groups)),
             [row for row in stage.history.table if any(row["run"] in one.setting.run_names for one in todo)],
@@ -180,12 +179,12 @@ class Spread:
             Group(part, i, number, one.round, one.path, one.round) for i, one in enumerate(held)
         ]  # fmt: skip
 
-    def _errand(self, stage: Stage, group: Group) -> Errand:
+    def _errand(self, stage: Stage, group: Group, study: str) -> Errand:
         def argument() -> Train:
             saved = None if group.file is None else (group.file.name, group.file.read_bytes())
             order, data = self.parts.of(group.part.key)
             before, columns = stage.noted(group.part)["machine"], stage.history.columns
-            return Train(order, before, group.number, stage.folder.identity, columns, saved, data)
+            return Train(order, before, group.number, study, columns, saved, data)
 
         left = (group.part.rounds - group.start) * len(group.runs) * group.part.cohort
         return Errand(group.key, argument, size=left * group.part.local.epochs)
@@ -215,10 +214,9 @@ class Spread:
             group.found, group.status = (), None
 
     def _keep(self, stage: Stage, group: Group, what: Kept) -> None:
-        """Record what a group has found up to its checkpoint, then write that."""
+        """Record what a group has found up to its checkpoint, then write that, which holds it, too."""
         stage.folder.refuse_gone()
         stage.history.append(group.found)
-        stage.history.sync()
         folder = stage.folder.path / "checkpoints"
         group.found, group.round = (), what.round
         group.file = keep(folder, group.key, what.round, what.content)
