@@ -23,7 +23,7 @@ SOURCE = ROOT / "src" / "fedskip"
 # From the ground up: a room may import those before it. Top-level modules are rooms of their own.
 ROOMS = [
     "version", "input", "rng", "files", "models", "data", "methods", "engine", "federation", "spec",
-    "records", "report", "contract", "study", "bench", "paper", "flower", "cli",
+    "records", "report", "cluster", "contract", "study", "bench", "paper", "flower", "cli",
 ]  # fmt: skip
 # Modules that import by name, where no reader of the syntax can see what.
 DYNAMIC = {
@@ -46,10 +46,11 @@ def modules() -> dict[str, Path]:
 
 @cache
 def absent() -> set[str]:
-    """Modules that cannot be imported here: one needs Triton, a whole room needs Flower."""
+    """Modules that cannot be imported here: one needs Triton, one Ray, a whole room needs Flower."""
     installed = importlib.util.find_spec("flwr") is not None
     flower = [name for name in modules() if room(name) == "flower" and not installed]
-    return {"models.kernels", *flower}
+    ray = [] if importlib.util.find_spec("ray") is not None else ["cluster.hall"]
+    return {"models.kernels", *ray, *flower}
 
 
 def imports(name: str) -> set[str]:

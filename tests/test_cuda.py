@@ -22,6 +22,7 @@ from fedskip.engine.stacked.memory import measure
 from fedskip.methods import FedAvg, Method, Moon, Scaffold
 from fedskip.records.provenance import Folder
 from fedskip.rng import torch_scope
+from studies import numbers, weights
 from tiny import (
     ALL_TERMS,
     LOCAL,
@@ -278,3 +279,23 @@ def test_convolution_kernels(
     for here, there in zip((*found[0], found[1]), (*expected[0], expected[1]), strict=True):
         assert here.shape == there.shape
         assert (here - there).norm() < far * there.norm()
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_groups_that_share_a_gpu_have_the_bits_of_groups_in_turn(tmp_path: Path, compile: bool) -> None:
+    """Two workers with half of a GPU each, one worker after another, and both groups in this process."""
+    pytest.importorskip("ray")
+    keys: dict[str, Any] = {
+        "data": images(600), "model": "cnn", "partition": "iid", "clients": 6, "cohort": 4, "rounds": 4,
+        "methods": "fedavg, fedskip(period=2), scaffold, moon", "seeds": 1, "checkpoint_every": 2,
+        "local": {"batch": 16, "epochs": 1}, "engine": "stacked", "groups": 2, "device": "cuda",
+        "compile": compile,
+    }  # fmt: skip
+    for name, how in {
+        "shared": {"cluster": "local", "per_device": 2, "rows": 8},
+        "turns": {"cluster": "local", "rows": 8},
+        "here": {"rows": 8},
+    }.items():
+        fedskip.Study(tmp_path / name, **keys, **how).run()
+    assert weights(tmp_path / "shared") == weights(tmp_path / "turns") == weights(tmp_path / "here")
+    assert numbers(tmp_path / "shared") == numbers(tmp_path / "turns") == numbers(tmp_path / "here")

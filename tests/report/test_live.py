@@ -9,9 +9,10 @@ from rich.console import Console
 
 from fedskip.federation import Broke
 from fedskip.input.errors import InputError
-from fedskip.report import cell, live
-from fedskip.report.live import Live, Pace, showing
+from fedskip.report import cell, live, underway
+from fedskip.report.live import Live, showing
 from fedskip.report.progress import Course, Progress, Shown, Status
+from fedskip.report.underway import Pace, Watch
 from fedskip.report.units import ACCURACY, Metric
 
 
@@ -42,7 +43,7 @@ def row(method, score, seed=0):
 def now(monkeypatch):
     """A clock that tests set."""
     clock = SimpleNamespace(time=100.0)
-    monkeypatch.setattr(live.time, "monotonic", lambda: clock.time)
+    monkeypatch.setattr(underway.time, "monotonic", lambda: clock.time)
     return clock
 
 
@@ -150,7 +151,7 @@ def drawn(watch, width=100, height=50):
 
 def test_a_terminal_says_what_is_compiled():
     work = Work()
-    watch = live.Watch(work.course, [])
+    watch = Watch(work.course, [])
     assert "compiling" not in drawn(watch)
     work.compiling = ("compiling", 3, 8)
     assert drawn(watch).splitlines()[-1].endswith("client-steps/s  compiling step 3 of at most 8")
@@ -169,24 +170,24 @@ def test_what_a_study_compiles_is_no_line_on_a_terminal():
 def test_what_a_screen_shows_fits_it():
     """Seeds share a line where runs are too many, names wrap where they are too long; numbers are whole."""
     many = Work(methods=[f"M{i}" for i in range(8)], seeds=3)
-    text = drawn(live.Watch(many.course, [row("M7", 0.4321)]), width=80, height=24)
+    text = drawn(Watch(many.course, [row("M7", 0.4321)]), width=80, height=24)
     assert "3 seeds" in text
     assert len(text.splitlines()) <= 24
     assert text.splitlines()[-1].startswith("elapsed")
     wider = Work(methods=[f"M{i}" for i in range(40)])
-    text = drawn(live.Watch(wider.course, []), width=80, height=24)
+    text = drawn(Watch(wider.course, []), width=80, height=24)
     assert "and 20 more" in text
     assert len(text.splitlines()) <= 24
     long = "SCAFFOLD(global_lr=0.123456789,period=25)"
     named = Work(methods=[long])
-    text = drawn(live.Watch(named.course, [row(long, 0.4321)]), width=60)
+    text = drawn(Watch(named.course, [row(long, 0.4321)]), width=60)
     assert "43.21" in text
     assert "…" not in text
 
 
 def test_a_line_per_run_on_a_terminal(now):
     work = Work(seeds=2)
-    watch = live.Watch(work.course, [])
+    watch = Watch(work.course, [])
     now.time += 4
     work.advance(4)
     watch.note([row("FedAvg", 0.5), row("FedAvg", 0.3), row("MOON", 0.4, seed=1)])
@@ -206,8 +207,8 @@ def test_a_line_per_run_on_a_terminal(now):
 
 
 def test_many_runs_share_a_line_per_method():
-    watch = live.Watch(Work(seeds=live.MANY).course, [row("MOON", 0.4, seed=0), row("MOON", 0.6, seed=1)])
-    assert f"{live.MANY} seeds" in drawn(watch)
+    watch = Watch(Work(seeds=underway.MANY).course, [row("MOON", 0.4, seed=0), row("MOON", 0.6, seed=1)])
+    assert f"{underway.MANY} seeds" in drawn(watch)
     assert len(drawn(watch).splitlines()) == 4
     assert "50.00" in drawn(watch)
 

@@ -16,6 +16,7 @@ from fedskip.report.parts import verdict
 from fedskip.report.results import Results
 from fedskip.study import Interrupted, Study
 from fedskip.study.interrupted import explained, how_to_go_on
+from fedskip.study.spread import GroupsFailed
 from fedskip.study.workers import ProcessEnded
 
 LESS = "a new study needs less with --set rows=N (models side by side), processes=1 or a smaller local.batch"
@@ -65,6 +66,8 @@ def resumable(study: Study, grace: float | None = None) -> Iterator[None]:
 
 def _lost(error: BaseException) -> tuple[str, str] | None:
     """What is the matter, and what helps, where a training process was lost."""
+    if isinstance(error, GroupsFailed):
+        return str(error), "see to that"
     return (f"{error}; perhaps the memory ran out", "free some") if isinstance(error, ProcessEnded) else None
 
 

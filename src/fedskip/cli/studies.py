@@ -19,6 +19,24 @@ Track = Annotated[
     list[str] | None,
     typer.Option("--track", metavar="NAME", help=f"{', '.join(TRACKERS)}, or MODULE:CLASS; may be repeated."),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="local|HOST:PORT", help="Train on all devices of a Ray cluster; local starts one."),
+]
+Groups = Annotated[int | None, typer.Option(metavar="N", help="Into which the runs of a setting are cut.")]
+Mixed = Annotated[bool, typer.Option("--anyway", help="On a cluster, also on devices of several models.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1, cohort=5, ..."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Of its settings only this one; may be repeated, and hold *."),
+]
+From = Annotated[
+    list[Path] | None,
+    typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2, fig4, ... from: runs/*."),
+]
 
 
 def folder(text: str | None, option: str = "--out") -> Path | None:
@@ -43,21 +61,13 @@ def run(
     seeds: Annotated[int | None, typer.Option(metavar="N", help="How many: 0, 1, ... N-1.")] = None,
     engine: Annotated[str | None, typer.Option(metavar="auto|loop|stacked")] = None,
     device: Annotated[str | None, typer.Option(metavar="auto|cpu|cuda|cuda:N")] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1, cohort=5, ..."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Of its settings only this one; may be repeated, and hold *."),
-    ] = None,
+    cluster: Cluster = None,
+    groups: Groups = None,
+    anyway: Mixed = False,
+    assignments: Set = None,
+    only: Only = None,
     out: Annotated[str | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)] = None,
-    sources: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from", metavar="OUT", help="Studies to compute table4, fig2, fig4, ... from: runs/*."
-        ),
-    ] = None,
+    sources: From = None,
     models: Annotated[
         str | None, typer.Option(help="Of complexity: cnn,perceptron,... Without it, all five.")
     ] = None,
@@ -75,6 +85,7 @@ def run(
 
     check_grace(grace)
     keys = {"methods": methods, "rounds": rounds, "seeds": seeds, "engine": engine, "device": device}
+    keys |= {"cluster": cluster, "groups": groups}
     given = {key: value for key, value in keys.items() if value is not None}
     require("--models", models is None or study == "complexity", "is only for complexity", models)
     if study in COMPUTED:
@@ -89,7 +100,7 @@ def run(
     spec = build(chosen(study, over, scale))
     new = Study(folder(out), spec=narrowed(spec, only) if only else spec)
     with resumable(new, grace):
-        results = new.run(progress=True, trackers=trackers)
+        results = new.run(progress=True, anyway=anyway, trackers=trackers)
     close(results)
     picture([(study or "").partition("/")[0]], [results], results.out / "figures")
 
@@ -117,6 +128,7 @@ def resume(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also where a library or the machine has changed.")
     ] = False,
+    cluster: Cluster = None,
     track: Track = None,
     grace: Grace = None,
 ) -> None:
@@ -128,7 +140,7 @@ def resume(
 
     check_grace(grace)
     trackers = [tracker(name, "--track") for name in track or ()]
-    study = Study.load(out)
+    study = Study.load(out, cluster=cluster)
     if rounds is None and not trackers and study.is_finished():
         typer.echo(f"{out} is finished; go on with --rounds N")
         results = study.results()
@@ -149,6 +161,7 @@ def extend(
     seeds: Annotated[
         str | None, typer.Option(metavar="N|LIST", help="To be run with all methods: 5 is 0 to 4; or 7,8,9.")
     ] = None,
+    cluster: Cluster = None,
     track: Track = None,
     grace: Grace = None,
 ) -> None:
@@ -161,7 +174,7 @@ def extend(
     given = methods is not None or seeds is not None
     require("extend", given, "must be given --methods or --seeds", fix="such as --seeds 5 or --methods moon")
     trackers = [tracker(name, "--track") for name in track or ()]
-    study = Study.load(out)
+    study = Study.load(out, cluster=cluster)
     with resumable(study, grace):
         results = study.extend(progress=True, methods=methods, seeds=_seeds(seeds), trackers=trackers)
     close(results)

@@ -7,7 +7,9 @@ A way out may be an option. Who reads the error has it as a flag, or as an argum
 from __future__ import annotations
 
 import os
+import pickle
 import re
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -107,6 +109,17 @@ def require(field: str, ok: bool, rule: str, value: object = ..., fix: str = "")
 def said(error: Exception) -> str:
     """What an error of another library says, in one line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def portable(error: Exception, where: str) -> Exception:
+    """The error as another process can have it, or one that says the same; with where it happened."""
+    found: Exception = error
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        found = RuntimeError(f"{type(error).__name__}: {error}")
+    found.add_note("".join([f"{where}:\n", *traceback.format_exception(error)]))
+    return found
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

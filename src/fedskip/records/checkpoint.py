@@ -1,15 +1,18 @@
 """The runs of a setting on disk: one file, whole or absent, that names its own contents.
 
-A row's bits depend on how many rows are computed with it, so the runs of a setting are saved and resumed
-together, all at the same round. The file's name carries a digest of its bytes; the previous file is kept.
-It also holds what the setting has recorded so far: history.csv may be lost.
+A row's bits depend on how many rows are computed with it, so runs that train together are saved and resumed
+together, all at the same round: those of a whole setting, or where its groups go their own ways, those of a
+group. The file's name carries a digest of its bytes; the previous file is kept. It also holds what the runs
+have recorded so far: history.csv may be lost.
 """
 
 import json
+import os
 import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,7 +23,16 @@ from fedskip.files import digest, write_bytes
 from fedskip.input.errors import InputError
 
 KEEP = 2
+GROUP = "~g"  # before the number of a group
 RECORDED = "recorded"  # among the tensors, all others of which have a run's name before theirs
+
+
+class Held(NamedTuple):
+    """The newest file of some runs: of a whole setting, or of one of its groups."""
+
+    round: int
+    path: Path | None  # None: there is none, and the round is 0
+    group: int | None = None  # its number; None: all of them
 
 
 def save_checkpoint(
@@ -32,27 +44,75 @@ def save_checkpoint(
     history: str,
 ) -> Path:
     """Write the state of a setting after a round, and what it has recorded so far."""
+    return keep(folder, setting, round, packed(tensors, notes, history))
+
+
+def packed(tensors: dict[str, Tensor], notes: dict[str, Any], history: str) -> bytes:
+    """The content of a checkpoint."""
     text = torch.frombuffer(bytearray(zlib.compress(history.encode(), 1)), dtype=torch.uint8)
     tensors = {**tensors, RECORDED: text}
     own = {name: t.detach().cpu().clone(memory_format=contiguous_format) for name, t in tensors.items()}
-    content = save(own, metadata={"notes": json.dumps(notes)})
-    path = folder / f"{setting}.{round:06d}.{digest(content)}.safetensors"
+    return save(own, metadata={"notes": json.dumps(notes)})
+
+
+def keep(folder: Path, key: str, round: int, content: bytes) -> Path:
+    """Write a checkpoint of a setting or a group; what it makes needless is removed."""
+    path = folder / f"{key}.{round:06d}.{digest(content)}.safetensors"
     write_bytes(path, content)
-    for _, old in found(folder, setting)[:-KEEP]:
+    groups = {} if GROUP in key else _by_group(folder, key)
+    older = [file for files in groups.values() if files[-1][0] <= round for file in files]
+    for _, old in [*found(folder, key)[:-KEEP], *older]:
         old.unlink()
     return path
 
 
-def found(folder: Path, setting: str) -> list[tuple[int, Path]]:
-    """The checkpoints of a setting, oldest first."""
-    name = re.compile(re.escape(setting) + r"\.(\d{6,})\.[0-9a-f]{16}\.safetensors")
-    matches = ((name.fullmatch(path.name), path) for path in (folder.iterdir() if folder.exists() else ()))
-    return sorted((int(match[1]), path) for match, path in matches if match)
+def group_key(setting: str, group: int, groups: int) -> str:
+    """How the files of a group are called; no setting can have a name with a tilde."""
+    return f"{setting}{GROUP}{group}of{groups}"
+
+
+def found(folder: Path, key: str) -> list[tuple[int, Path]]:
+    """The checkpoints of a setting or of one of its groups, oldest first."""
+    return sorted((round, path) for _, round, path in _files(folder, key))
+
+
+def newest(folder: Path, setting: str) -> list[Held]:
+    """The newest files that together hold all runs of a setting: one, or one for each group."""
+    whole = Held(*found(folder, setting)[-1]) if found(folder, setting) else Held(0, None)
+    groups = _by_group(folder, setting)
+    if not any(files[-1][0] > whole.round for files in groups.values()):
+        return [whole]
+    number = max(groups, key=lambda which: groups[which][-1][0])[1]
+    held = []
+    for index in range(number):
+        round, path = groups.get((index, number), [(0, folder)])[-1]
+        held.append(Held(round, path, index) if round > whole.round else whole._replace(group=index))
+    return held
+
+
+def _by_group(folder: Path, setting: str) -> dict[tuple[int, int], list[tuple[int, Path]]]:
+    """The files of each group, oldest first, by its number and how many there are."""
+    groups: dict[tuple[int, int], list[tuple[int, Path]]] = {}
+    for match, round, path in _files(folder, setting, GROUP + r"(\d+)of(\d+)"):
+        groups.setdefault((int(match[1]), int(match[2])), []).append((round, path))
+    return {which: sorted(files) for which, files in groups.items()}
+
+
+def _files(folder: Path, key: str, more: str = "") -> Iterator[tuple[re.Match[str], int, Path]]:
+    """The checkpoints of a key, or of one that goes on with a pattern, with their rounds."""
+    name = re.compile(re.escape(key) + more + r"\.(?P<round>\d{6,})\.[0-9a-f]{16}\.safetensors")
+    for file in os.listdir(folder) if folder.exists() else ():
+        if file.startswith(key) and (match := name.fullmatch(file)):  # there may be thousands
+            yield match, int(match["round"]), folder / file
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and notes of a checkpoint whose bytes are what its name says."""
-    content = path.read_bytes()
+    return opened(path, path.read_bytes())
+
+
+def opened(path: Path, content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The same of a content that was read elsewhere."""
     if digest(content) != path.name.split(".")[-2]:
         raise damaged(path, "its bytes are not what its name says")
     return load(content), _notes(path, content)
@@ -72,9 +132,14 @@ def read_history(path: Path) -> str | None:
         with safe_open(path, framework="pt") as file:
             if RECORDED not in file.keys():  # noqa: SIM118
                 return None
-            return zlib.decompress(file.get_tensor(RECORDED).numpy().tobytes()).decode()
+            return text_of(file.get_tensor(RECORDED))
     except (SafetensorError, zlib.error, ValueError):
         raise damaged(path, "its history cannot be read") from None
+
+
+def text_of(recorded: Tensor) -> str:
+    """The history that a checkpoint has among its tensors."""
+    return zlib.decompress(recorded.numpy().tobytes()).decode()
 
 
 def damaged(path: Path, why: str) -> InputError:

@@ -2,8 +2,9 @@
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,15 +58,20 @@ class HistoryFile:
         with naming(self.path), self.path.open("ab") as file:
             os.fsync(file.fileno())
 
-    def cut(self, runs: Collection[str], round: int, anew: Collection[str] = ()) -> None:
-        """Forget what runs recorded after a round, half a line, and runs that start anew."""
-        kept = [row for row in self.table if row["run"] not in runs or row["round"] <= round]
+    def cut(self, rounds: Mapping[str, int], anew: Collection[str] = ()) -> None:
+        """Forget what runs recorded after their rounds, half a line, and runs that start anew."""
+        kept = [row for row in self.table if row["round"] <= rounds.get(row["run"], row["round"])]
         self.table = Table(self.columns, [row for row in kept if row["run"] not in anew])
         self._write()
 
     def keep(self, runs: Collection[str]) -> None:
         """Forget all other runs."""
         self.table.rows = [row for row in self.table if row["run"] in runs]
+
+    def sort(self, key: Callable[[Row], Any]) -> None:
+        """Put all rows in order, here and in the file; those with the same key stay as they are."""
+        self.table.rows.sort(key=key)
+        self._write()
 
     def of(self, runs: Collection[str], round: int) -> str:
         """What runs have recorded up to a round, as text."""

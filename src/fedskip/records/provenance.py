@@ -18,7 +18,7 @@ from fedskip.files import clear_parts, digest, write_text
 from fedskip.input.errors import InputError, flag, option, require, resuming_it, short
 from fedskip.input.nest import flatten
 from fedskip.input.plain import load, read_text
-from fedskip.records.checkpoint import found, read_history, read_notes
+from fedskip.records.checkpoint import Held, newest, read_history, read_notes
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.table import Table
 from fedskip.spec.parts import part_key
@@ -83,16 +83,25 @@ class Folder:
 
     def is_done(self, part: str, rounds: int | None, written: Collection[str]) -> bool:
         """Whether a part of a setting has done its rounds, and its runs are among those that are written."""
-        saved = found(self.path / "checkpoints", part)
-        if not saved or rounds is None or saved[-1][0] < rounds:
+        if rounds is None or any(one.round < rounds for one in self._newest(part)):
             return False
-        return set(read_notes(saved[-1][1])["runs"]) <= set(written)
+        return self.saved_rounds(part).keys() <= set(written)
 
     def last_rounds(self) -> dict[str, int]:
-        """By part of a setting, the round of its last checkpoint; 0: there is none."""
+        """By part of a setting, the round that all its runs have saved; 0: not all have saved any."""
         parts = [key for setting in settings_of(self.study()) for key in part_keys(setting)]
-        saved = {key: found(self.path / "checkpoints", key) for key in parts}
-        return {key: files[-1][0] if files else 0 for key, files in saved.items()}
+        return {key: min(one.round for one in self._newest(key)) for key in parts}
+
+    def saved_rounds(self, part: str) -> dict[str, int]:
+        """By run of a part, the round of the newest checkpoint that holds it; none for those without one."""
+        rounds: dict[str, int] = {}
+        for one in self._newest(part):
+            for run in read_notes(one.path)["runs"] if one.path else ():
+                rounds[run] = max(one.round, rounds.get(run, 0))
+        return rounds
+
+    def _newest(self, part: str) -> list[Held]:
+        return newest(self.path / "checkpoints", part)
 
     def recover(self, history: HistoryFile) -> None:
         """Up to the last checkpoints, the history is what they hold, whatever became of its file."""
@@ -100,7 +109,8 @@ class Folder:
         names = [setting["name"] for setting in settings]
         history.table.rows = [row for row in history.table if row["setting"] in names]
         for key in (key for setting in settings for key in part_keys(setting)):
-            for round, file in found(self.path / "checkpoints", key)[-1:]:
+            held = {one.path: one.round for one in self._newest(key) if one.path}
+            for file, round in sorted(held.items(), key=lambda one: one[1]):  # the newest has the last word
                 recorded = read_history(file)
                 if recorded is not None:
                     history.recover(key, read_notes(file)["runs"], round, recorded)

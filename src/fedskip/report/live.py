@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from statistics import fmean
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rich import live
-from rich.console import Console, Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from fedskip.input.errors import require
 from fedskip.records.table import Row
-from fedskip.report import cell, units
-from fedskip.report.broken import HELPS, where
-from fedskip.report.progress import Course, Progress, Shown, Status
+from fedskip.report import cell
+from fedskip.report.abreast import Abreast
+from fedskip.report.progress import Course, Progress, SideBySide
+from fedskip.report.underway import Watch
 
-MANY = 30  # with more runs than this in a setting, or than fit the screen, the seeds of a method share a line
 REFRESH = 1  # per second: drawing 24 runs takes 20 ms from training, which may have one core
 WIDTH = 120  # where there is no terminal to fit
 
@@ -68,7 +64,7 @@ class Live(Progress):
     ) -> None:
         self.console, self.title, self.settings = console, title, settings
         self._begun = 0
-        self._now: Watch | None = None
+        self._now: Watch | Abreast | None = None
         self._screen = screen(
             get_renderable=self._draw, console=console, refresh_per_second=REFRESH, transient=True
         )
@@ -90,8 +86,16 @@ class Live(Progress):
             self.console.print(f"{course.name}: {note}", soft_wrap=True)
         self._now = Watch(course, rows)
 
+    def side_by_side(self, settings: SideBySide, rows: Iterable[Row]) -> None:
+        self.console.print(self.title(), soft_wrap=True)
+        self._begun = self.settings
+        for course in settings.courses:
+            for note in course.notes:
+                self.console.print(f"{course.name}: {note}", soft_wrap=True)
+        self._now = Abreast(settings, rows)
+
     def preparing(self, rows: int) -> None:
-        if rows and self._now is not None and not self._screen.is_started:
+        if rows and isinstance(self._now, Watch) and not self._screen.is_started:
             course = self._now.course
             words = f"{course.name}: {course.status().step()} ({rows} row{'s' * (rows > 1)})"
             self.console.print(words, soft_wrap=True)
@@ -103,10 +107,8 @@ class Live(Progress):
                 self.console.print(line, style="red", soft_wrap=True)
 
     def checkpoint(self, round: int) -> None:
-        if self._now is not None:
-            self._now.round = round
-            if not self._screen.is_started:
-                self.console.print(self._now.line(), soft_wrap=True)
+        if self._now is not None and self._now.at(round) and not self._screen.is_started:
+            self.console.print(self._now.line(), soft_wrap=True)
 
     def finished(self) -> None:
         """A setting's lines make way for a single one, which stays."""
@@ -120,116 +122,3 @@ class Live(Progress):
             return Text("writing results ..." if self._begun else "preparing ...", "dim")
         place = f" ({self._begun} of {self.settings})" if self.settings > 1 else ""
         return watch.screen(place, self.console.height)
-
-
-class Watch:
-    """One setting as it goes."""
-
-    def __init__(self, course: Course, rows: Iterable[Row]) -> None:
-        self.course, self.round = course, course.start
-        self.better: Callable[..., Any] = max if course.metric.higher else min
-        self.last: dict[str, float] = {}  # by run
-        self.best: dict[str, float] = {}
-        self.note(rows)
-        self.pace = Pace(course)
-        self._known = self.pace.before.diverged  # runs whose end has been told
-
-    def note(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            run, score = row["run"], row["test_accuracy"]
-            if score is not None:  # a metric may be undefined
-                self.last[run] = score
-                self.best[run] = self.better(score, self.best.get(run, score))
-
-    def lost(self) -> list[str]:
-        """A line for each run that has diverged since this was last asked; the first says what helps."""
-        status = self.course.status()
-        new, told = sorted(status.diverged - self._known), bool(self._known)
-        self._known |= status.diverged
-        lines = [f"{name} diverged {where(*status.broke.get(name, (None, None, None)))}." for name in new]
-        return [f"{line} {HELPS}" if line is lines[0] and not told else line for line in lines]
-
-    def line(self) -> str:
-        """All of the setting in one line."""
-        course, status = self.course, self.course.status()
-        known = [run for run in course.runs if run.name in self.best] or course.runs[:1]
-        best = self.better(known, key=lambda run: self.best.get(run.name, 0.0))
-        score = units.score(self.best.get(best.name), course.metric)
-        elapsed, left, speed = self._pace(status)
-        start = f"{course.name}: round {self.round}/{course.rounds}"
-        return "  ".join([start, elapsed, left, f"best {score} ({best.label})", speed, *_aside(status)])
-
-    def screen(self, place: str, height: int) -> RenderableType:
-        """A line per run, or per method if that is too much for the screen, and the setting below them."""
-        course, status = self.course, self.course.status()
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        # names may wrap, numbers must not
-        table.add_column(f"{course.name}{place}", header_style="bold not dim", overflow="fold")
-        for header in ("seed", "round", "", "last", "best", "left"):
-            table.add_column(header, justify="right", no_wrap=True)
-        room = height - 4  # beside the head, a line for what does not fit, and two for the setting
-        shown = lines(course.runs, min(MANY, room))
-        for line in shown[:room]:
-            table.add_row(*self._cells(line, status))
-        if len(shown) > room:
-            table.add_row(Text(f"and {len(shown) - room} more", "dim"))
-        below = [*self._pace(status), status.step(), *_aside(status)]
-        return Group(table, Text("  ".join(filter(None, below)), "dim"))
-
-    def _pace(self, status: Status) -> tuple[str, str, str]:
-        elapsed, left = self.course.seconds(), self.pace.left(status, self.course.runs)
-        speed = f"{self.pace.speed(status):,.0f} client-steps/s"
-        return f"elapsed {units.clock(elapsed)}", f"left {units.clock(left)}", speed
-
-    def _cells(self, runs: list[Shown], status: Status) -> list[RenderableType]:
-        going = [run for run in runs if run.name not in status.over]
-        done, rounds = fmean(status.rounds[run.name] for run in going or runs), self.course.rounds
-        scores = [
-            units.score(fmean(known) if known else None, self.course.metric)
-            for by_run in (self.last, self.best)
-            for known in [[by_run[run.name] for run in runs if run.name in by_run]]
-        ]
-        seeds = str(runs[0].seed) if len(runs) == 1 else f"{len(runs)} seeds"
-        bar = ProgressBar(rounds, done, width=12, complete_style="cyan", finished_style="green")
-        lost = any(run.name in status.diverged for run in runs)
-        over = Text("diverged", "red") if lost else Text("ended early", "green")
-        left = Text(units.clock(self.pace.left(status, going))) if going else over
-        return [Text(runs[0].label), seeds, f"{int(done)}/{rounds}", bar, *scores, left]
-
-
-def _aside(status: Status) -> list[str]:
-    return [f"{status.set_aside:,} visits set aside"] if status.set_aside else []
-
-
-def lines(runs: Sequence[Shown], most: int) -> list[list[Shown]]:
-    """What is shown together: one run, or the runs of a method where there are more than `most`."""
-    if len(runs) <= most:
-        return [[run] for run in runs]
-    return [[run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)]
-
-
-class Pace:
-    """How fast the runs of a setting go from now on: what an earlier process did says nothing about it.
-
-    Nor does compiling, which ends.
-    """
-
-    def __init__(self, course: Course) -> None:
-        self.course, self.before = course, course.status()
-        self.start = time.monotonic() - self.before.preparing
-
-    def seconds(self, status: Status) -> float:
-        return max(time.monotonic() - self.start - status.preparing, 1e-9)
-
-    def speed(self, status: Status) -> float:
-        """Client-steps per second."""
-        return (status.steps - self.before.steps) / self.seconds(status)
-
-    def left(self, status: Status, runs: Iterable[Shown]) -> float | None:
-        """Seconds until these runs are done; None while there is nothing to go by."""
-        going = [run.name for run in runs if run.name not in status.over]
-        done = sum(status.rounds[name] - self.before.rounds[name] for name in going)
-        to_do = sum(self.course.rounds - status.rounds[name] for name in going)
-        if not to_do:
-            return 0.0
-        return self.seconds(status) * to_do / done if done > 0 else None

@@ -72,11 +72,31 @@ class Course:
     seconds: Callable[[], float]  # since the setting began
 
 
+class At(NamedTuple):
+    """A device at work."""
+
+    device: str
+    group: str  # of runs, that it trains
+    speed: float  # client-steps per second
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Settings that are trained at the same time, on a cluster, for those who watch."""
+
+    courses: Sequence[Course]
+    devices: Callable[[], Sequence[At]]
+    groups: Callable[[], tuple[int, int]]  # of runs: how many are done, and how many there are
+
+
 class Progress:
     """Hears what a study tells, and says nothing. Write a subclass to say something."""
 
     def setting(self, course: Course, rows: Iterable[Row]) -> None:
         """A setting begins, or goes on from a checkpoint; `rows` are what its history holds."""
+
+    def side_by_side(self, settings: SideBySide, rows: Iterable[Row]) -> None:
+        """On a cluster, in the place of `setting`: all settings begin or go on."""
 
     def preparing(self, rows: int) -> None:
         """A step for so many rows begins to be compiled, traced or recorded; 0: it is ready."""

@@ -17,7 +17,7 @@ import yaml
 
 from fedskip.input.errors import InputError, resuming, said, unknown
 from fedskip.methods.grammar import parse
-from fedskip.records.checkpoint import found, read_notes
+from fedskip.records.checkpoint import newest, read_notes
 from fedskip.records.history import HISTORY, SUMMARY, summarise
 from fedskip.records.provenance import Facts, Folder, part_keys, settings_of
 from fedskip.records.table import Row, Table
@@ -228,7 +228,8 @@ def so_far(history: Iterable[Row], study: Facts, settings: Sequence[About], chec
     noted: dict[str, Facts] = {}  # by run
     for key in (key for keys in settings_of(study) for key in part_keys(keys)):
         with contextlib.suppress(LookupError, ValueError, OSError):  # none yet, or it makes way for the next
-            noted |= read_notes(found(checkpoints, key)[-1][1])["runs"]
+            for one in newest(checkpoints, key):
+                noted |= read_notes(one.path)["runs"] if one.path else {}
     runs: dict[str, list[Row]] = {}
     for row in history:
         runs.setdefault(row["run"], []).append(row)

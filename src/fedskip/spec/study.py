@@ -29,8 +29,10 @@ RECORD = "record"  # what a study notes about its machine; not part of what it i
 RUNS = 10_000  # of a study, unless `most_runs` says otherwise
 _RANGES = {
     "workers": (1, 1024), "processes": (1, 512), "threads": (1, 1024), "streams": (0, 1024),
-    "rows": (1, MOST), "checkpoint_every": (1, MOST), "most_runs": (1, MOST),
+    "groups": (1, MOST), "per_device": (1, 64), "rows": (1, MOST), "checkpoint_every": (1, MOST),
+    "most_runs": (1, MOST),
 }  # fmt: skip
+_UNWRITTEN = ("settings", "cluster", "per_device")  # where a study is trained is no part of what it is
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -45,6 +47,9 @@ class StudySpec:
     compile: bool = True
     workers: int | None = None  # threads of the loop engine, one visit each; None: one per core
     processes: int | None = None  # of the stacked engine on a CPU, each with some runs; None: one per core
+    groups: int | None = None  # into which the runs of a setting are cut; None: `processes`, or from the plan
+    cluster: str | None = None  # where they are trained: a Ray cluster's address, or local; None: here
+    per_device: int | None = None  # groups that share a GPU of a cluster at a time; None: 1
     threads: int | None = None  # of torch; None: what suits the machine
     precision: Literal["fp32", "tf32", "bf16", "fp64"] | None = None  # None: tf32 on a GPU, fp32 on a CPU
     deterministic: bool = True  # on a GPU: only kernels that repeat their bits
@@ -188,7 +193,7 @@ def plain(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) ->
 
 def _plain(spec: StudySpec, settings: Sequence[Draft | Setting]) -> dict[str, Any]:
     """The study as nested plain values; what all settings share comes first."""
-    study = _written({key: value for key, value in vars(spec).items() if key != "settings"})
+    study = _written({key: value for key, value in vars(spec).items() if key not in _UNWRITTEN})
     each = [
         _written(s.keys if isinstance(s, Draft) else {key: getattr(s, key) for key in KEYS}) for s in settings
     ]

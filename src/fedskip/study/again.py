@@ -15,6 +15,7 @@ def resume(
     rounds: int | None = None,
     anyway: bool = False,
     trackers: Trackers = (),
+    cluster: str | None = None,
 ) -> Results:
     """Go on with the study of a folder: `Study.load(out).resume()`, with the same arguments."""
-    return Study.load(out).resume(progress, rounds=rounds, anyway=anyway, trackers=trackers)
+    return Study.load(out, cluster=cluster).resume(progress, rounds=rounds, anyway=anyway, trackers=trackers)

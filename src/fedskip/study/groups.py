@@ -23,8 +23,10 @@ from fedskip.study.workers import Respond, Tell, Worker, answers
 class Group:
     """Runs that train in one engine, and are evaluated as they go."""
 
-    def __init__(self, standings: list[Standing], engine: Engine, judge: Judge) -> None:
-        self.standings, self.engine, self.judge = standings, engine, judge
+    def __init__(self, standings: list[Standing], engine: Engine, judge: Judge, number: int = 0) -> None:
+        """`number`: which of the setting's groups it is."""
+        self.standings, self.engine, self.judge, self.number = standings, engine, judge, number
+        self.round = 0  # that all its runs have done
 
     def advance(self, until: int, told: Told) -> Iterator[list[Row]]:
         """Train all runs up to round `until`; gives the rows of the history as they are found.
@@ -64,7 +66,7 @@ class Place(Protocol):
     """Where groups of runs are trained."""
 
     def advance(self, until: int, progress: Progress) -> Iterator[list[Row]]:
-        """Train all groups up to round `until`; gives rows to record.
+        """Train all groups that are behind up to round `until`; gives rows to record.
 
         `progress` hears of them as soon as they are found, and of steps that are compiled. Afterwards the
         runs here are as they were there.
@@ -75,6 +77,11 @@ class Place(Protocol):
     def close(self) -> None: ...  # leave nothing running
 
 
+def behind(groups: Sequence[Group], until: int) -> list[Group]:
+    """The groups that have yet to come to round `until`: on a cluster, each goes at its own pace."""
+    return [group for group in groups if group.round < until]
+
+
 class Here:
     """Trains in this process, one group after another."""
 
@@ -82,10 +89,11 @@ class Here:
         self.groups = groups
 
     def advance(self, until: int, progress: Progress) -> Iterator[list[Row]]:
-        for group in self.groups:
+        for group in behind(self.groups, until):
             for rows in group.advance(until, progress.preparing):
                 progress.recorded(rows)
                 yield rows
+            group.round = until
 
     def status(self) -> Status:
         return reduce(or_, [group.status() for group in self.groups])
@@ -106,18 +114,21 @@ class Apart:
     def advance(self, until: int, progress: Progress) -> Iterator[list[Row]]:
         if not self._workers:
             self._workers = [Worker(partial(_serve, group)) for group in self.groups]
-        for worker in self._workers:
-            worker.ask(until)
+        late = [index for index, group in enumerate(self.groups) if group.round < until]
+        for index in late:
+            self._workers[index].ask(until)
 
-        def told(index: int, news: tuple[str, Any, Status]) -> None:
+        def told(place: int, news: tuple[str, Any, Status]) -> None:
             kind, what, status = news
-            self._told[index] = status, time.monotonic()
+            self._told[late[place]] = status, time.monotonic()
             (progress.recorded if kind == "rows" else progress.preparing)(what)
 
         rows: list[Row] = []
-        for index, (found, saved) in answers(self._workers, told):
+        for place, (found, saved) in answers([self._workers[index] for index in late], told):
             rows += found
-            restore_all(self.groups[index].standings, *saved)
+            group = self.groups[late[place]]
+            restore_all(group.standings, *saved)
+            group.round = until
         # in an order that does not depend on which process was first
         yield sorted(rows, key=lambda row: (row["round"], self._order[row["run"]]))
 

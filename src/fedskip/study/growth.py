@@ -73,8 +73,7 @@ def refuse_other_data(prepared: Prepared, record: Facts, out: Path) -> None:
 
 def kept_rows(folder: Folder, history: HistoryFile, parts: Sequence[Setting]) -> list[Row]:
     """The rows up to the last checkpoints; those after them will be found again."""
-    last = folder.last_rounds()
-    rounds = {name: last.get(part.key, 0) for part in parts for name in part.run_names}
+    rounds = {name: round for part in parts for name, round in folder.saved_rounds(part.key).items()}
     return [dict(row) for row in history.table if row["round"] <= rounds.get(row["run"], 0)]
 
 

@@ -106,7 +106,7 @@ def save_all(standings: list[Standing]) -> Saved:
     return tensors, notes
 
 
-def restore_all(standings: list[Standing], tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+def restore_all(standings: list[Standing], tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
     """Go on from what `save_all` gave, of these runs or of more."""
     for standing in standings:
         device, prefix = standing.run.server.x.device, f"{standing.name}/"
@@ -124,7 +124,8 @@ class Judge:
         self.prepared = prepared
         self.headline, *self.further = prepared.task.metrics
         self._visits: dict[str, tuple[int, np.ndarray]] = {}  # by run: rounds, and each client's among them
-        self.began = time.perf_counter()  # earlier, if other processes worked on the setting before
+        self.made = time.perf_counter()
+        self.began = self.made  # earlier, if other processes worked on the setting before
         self.evaluator = Evaluator(
             prepared.task, stacked=machine.engine == "stacked" and not machine.streams,
             workers=machine.workers, threads=machine.threads,

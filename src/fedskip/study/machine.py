@@ -38,7 +38,7 @@ class Machine:
     compile: bool
     threads: int  # torch threads of the stacked engine; the loop always has one for each visit
     workers: int  # visits that the loop trains side by side; does not touch the results
-    processes: int  # over which the stacked engine may spread the runs
+    processes: int  # groups of runs, each in a process of its own where that can be
     precision: str
     deterministic: bool
     streams: int  # on which the stacked engine's rows run side by side; 0: all together
@@ -52,7 +52,7 @@ class Machine:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         stacked = engine == "stacked"
         threads = spec.threads or 1
-        apart = stacked and device == "cpu" and AVAILABLE and threads == 1
+        apart = stacked and _forks(device, threads)
         if stacked and spec.compile and not has_compiler():
             log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
         compile = stacked and spec.compile and has_compiler() and compiles(model, prepared.device.type)
@@ -63,14 +63,24 @@ class Machine:
             # more threads than one lose more at the barriers between small kernels than they gain
             threads=threads,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
-            processes=(spec.processes or min(cores, PROCESSES)) if apart else 1,
+            processes=spec.groups or ((spec.processes or min(cores, PROCESSES)) if apart else 1),
             precision=precision, deterministic=spec.deterministic, streams=streams,
             kernels=kernels and kernels_wanted(model) and kernels_work(torch.device(device)),
         )  # fmt: skip
 
+    @property
+    def apart(self) -> bool:
+        """Whether each group may have a process of its own."""
+        return self.engine == "stacked" and _forks(self.device, self.threads)
+
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
         return {k: v for k, v in asdict(self).items() if k != "workers"}
+
+
+def _forks(device: str, threads: int) -> bool:
+    """Whether training goes on in a process that is forked from this one."""
+    return device == "cpu" and AVAILABLE and threads == 1
 
 
 def engine_of(spec: StudySpec, prepared: Prepared) -> Choice:
@@ -130,7 +140,7 @@ def versions() -> dict[str, str]:
 
 def suited(spec: StudySpec, before: Mapping[str, Any]) -> StudySpec:
     """The study, with what was found to suit the machine when its runs began: that stays."""
-    spec = replace(spec, processes=spec.processes or before.get("processes"))
+    spec = replace(spec, groups=spec.groups or before.get("processes"))
     here = before.get("device") == resolve_device(spec.device)
     if here and spec.engine == "auto" and before.get("engine") in ("loop", "stacked"):
         spec = replace(spec, engine=before["engine"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import logging
 import os
 from collections.abc import Collection, Iterator
@@ -18,27 +17,36 @@ from fedskip.engine.local import Decay
 from fedskip.files import locked, write_text
 from fedskip.input.errors import InputError, either, option, resuming_it
 from fedskip.records.history import SUMMARY, HistoryFile
-from fedskip.records.provenance import Facts, Folder, compare, next_folder, settings_of
-from fedskip.records.table import Row, Table
+from fedskip.records.provenance import Facts, Folder, next_folder, settings_of
+from fedskip.records.table import Table
 from fedskip.report.live import Shows, showing
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress
 from fedskip.report.results import Results
-from fedskip.report.trackers.audience import Audience, Heard, Trackers
+from fedskip.report.trackers.audience import Audience, Trackers
 from fedskip.report.trackers.base import Start
 from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
+from fedskip.study.afield import afield, here
 from fedskip.study.described import as_html, in_a_line
-from fedskip.study.growth import Done, grown_study, kept_rows, made_with, noted, refuse_other_data
+from fedskip.study.growth import Done, grown_study, kept_rows, noted, refuse_other_data
 from fedskip.study.interrupted import explained
-from fedskip.study.machine import Machine, arithmetic_of, resolve_device, suited, versions
+from fedskip.study.machine import arithmetic_of, resolve_device, suited
+from fedskip.study.play import Outcome, Stage, in_turn
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
-from fedskip.study.session import Session
+from fedskip.study.spread import Spread
 from fedskip.study.stops import stop_at_checkpoint
 
 log = logging.getLogger(__name__)
 
-NO_LIMIT = 1 << 62  # rows
+
+@dataclasses.dataclass
+class Shown:
+    """A study that is attended to."""
+
+    progress: Progress
+    inside: contextlib.ExitStack  # closed when it ends
+    spread: Spread | None = None  # on a cluster
 
 
 class Study:
@@ -64,31 +72,32 @@ class Study:
         return as_html(self.spec, None if self._claims else self.out)
 
     @classmethod
-    def load(cls, out: str | os.PathLike[str]) -> Study:
-        """The study whose folder this is."""
+    def load(cls, out: str | os.PathLike[str], *, cluster: str | None = None) -> Study:
+        """The study whose folder this is, to go on with it here or on a cluster."""
         file = Folder(Path(out)).file
         if not file.exists():
             fix = f"start one with {either('`fedskip run`', '`Study(...).run()`')}"
             raise InputError("out", "holds no study: there is no study.yaml", str(out), fix)
-        return cls(out, spec=build(load_yaml(file)))
+        return cls(out, spec=dataclasses.replace(build(load_yaml(file)), cluster=cluster))
 
     @property
     def folder(self) -> Folder:
         return Folder(self.out)
 
-    def run(self, progress: Shows = None, *, trackers: Trackers = ()) -> Results:
+    def run(self, progress: Shows = None, *, anyway: bool = False, trackers: Trackers = ()) -> Results:
         """Run the study from its start, in a folder that holds no other.
 
         Args:
+            anyway: on a cluster, also on devices of several models; bits then depend on which trains what.
             progress: whether to show it; None: on a terminal and in a notebook. A `Progress` of one's own
                 hears what there is to show.
             trackers: hear its numbers, and send them elsewhere; names will do, such as "tensorboard".
         """
         with self._attended(progress) as shown:
-            return self._run(shown, Audience(trackers))
+            return self._run(shown, Audience(trackers), anyway)
 
-    def _run(self, progress: Progress, audience: Audience) -> Results:
-        settings, prepared = self._prepare()
+    def _run(self, shown: Shown, audience: Audience, anyway: bool) -> Results:
+        settings, prepared = self._prepare(None, shown, anyway)
         while self._claims:  # by default it is the next free one, when it begins
             with contextlib.suppress(FileExistsError):
                 self.out = next_folder(self.spec.name)
@@ -99,7 +108,7 @@ class Study:
             self.folder.refuse_taken(plain(self.spec, settings))
             self.folder.clear()
             self.folder.write(dump(self.spec, settings), {})
-            return self._play(settings, prepared, progress, audience)
+            return self._play(settings, prepared, shown, audience, anyway)
 
     def resume(
         self,
@@ -119,11 +128,11 @@ class Study:
         with self._attended(progress) as shown:
             return self._resume(shown, Audience(trackers), rounds, anyway)
 
-    def _resume(self, progress: Progress, audience: Audience, rounds: int | None, anyway: bool) -> Results:
+    def _resume(self, shown: Shown, audience: Audience, rounds: int | None, anyway: bool) -> Results:
         self._refuse_none()
         with locked(self.out):
             self._check(rounds, anyway)  # before its data are looked at
-            settings, prepared = self._prepare(self.out)
+            settings, prepared = self._prepare(self.out, shown, anyway)
             self.folder.refuse_other(plain(self.spec, settings))
             for setting, (_, known) in zip(settings, self._pairs(), strict=True):
                 cosine = Decay.parse(setting.local.decay).kind == "cosine"
@@ -131,7 +140,7 @@ class Study:
                     rule = "cannot change under a cosine decay, which depends on it"
                     raise InputError(option("rounds"), rule, rounds)
             self.folder.clear()
-            return self._play(settings, prepared, progress, audience, anyway)
+            return self._play(settings, prepared, shown, audience, anyway)
 
     def extend(
         self,
@@ -151,7 +160,7 @@ class Study:
         with self._attended(progress) as shown:
             return self._extend(shown, Audience(trackers), methods, seeds)
 
-    def _extend(self, progress: Progress, audience: Audience, methods: Any, seeds: Any) -> Results:
+    def _extend(self, shown: Shown, audience: Audience, methods: Any, seeds: Any) -> Results:
         self._refuse_none()
         with locked(self.out):
             self._check()
@@ -160,20 +169,24 @@ class Study:
                 raise InputError("out", "holds a study that is not finished", str(self.out), fix)
             begun = self._begun()
             self.spec = grown_study(self.spec, begun, methods, seeds)
-            settings, prepared = self._prepare(self.out)
+            settings, prepared = self._prepare(self.out, shown)
             record = self.folder.record()
             for one in prepared:
                 refuse_other_data(one, record, self.out)
             self.folder.clear()
             self.folder.write(dump(self.spec, settings), noted(record, begun, settings))
-            return self._play(settings, prepared, progress, audience)
+            return self._play(settings, prepared, shown, audience)
 
     @contextlib.contextmanager
-    def _attended(self, progress: Shows) -> Iterator[Progress]:
+    def _attended(self, progress: Shows) -> Iterator[Shown]:
         """Inside, the study is shown, and who stops it is told how to go on."""
         title, settings = lambda: f"{self.spec.name} in {self.out}", len(self.spec.settings)
-        with explained(lambda: (self.out, self.spec)), showing(progress, title, settings) as shown:
-            yield shown
+        with (
+            explained(lambda: (self.out, self.spec)),
+            showing(progress, title, settings) as shown,
+            contextlib.ExitStack() as inside,
+        ):
+            yield Shown(shown, inside)
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and the summary is written."""
@@ -199,31 +212,45 @@ class Study:
         self._take_rounds(rounds)
         self.folder.refuse_other(plain(self.spec, self._begun()))
 
-    def _prepare(self, folder: Path | None = None) -> tuple[list[Setting], list[Prepared]]:
+    def _prepare(
+        self, folder: Path | None = None, shown: Shown | None = None, anyway: bool = False
+    ) -> tuple[list[Setting], list[Prepared]]:
         """All settings, and their parts made real and tried out, but for those that are done.
 
         Refuses what can be refused before anything is written. `folder`: where the study has been begun.
         """
-        device, arithmetic = torch.device(resolve_device(self.spec.device)), arithmetic_of(self.spec)
+        spec = self.spec if self.spec.cluster is None else here(self.spec)
+        device, arithmetic = torch.device(resolve_device(spec.device)), arithmetic_of(spec)
         pools, written = Pools(), self.folder.summary().column("run") if folder else []
         noted = self.folder.record().get("settings", {}) if folder else {}
-        settings, prepared = [], []
+        settings, prepared, todo = [], [], []
         for draft in self.spec.settings:
-            try:
+            with self._blamed(draft):
                 draft.refuse_lost()
                 whole = prepare(draft, pools, device, arithmetic, folder)
                 settings.append(whole.setting)
                 for one in whole.parts():
-                    if not self._is_done(one.setting, written):
+                    done = self._is_done(one.setting, written)
+                    if not done and self.spec.cluster is None:
                         before = noted.get(one.setting.key, {}).get("machine", {})
                         choice = rehearse(one, suited(self.spec, before))
                         one.leave_device()
                         one = dataclasses.replace(one, choice=choice)
                     prepared.append(one)
-            except InputError as error:
-                where = error.where or (f"setting {draft.name}" if len(self.spec.settings) > 1 else "")
-                raise error.at(where) from error.__cause__
+                    todo += [] if done else [one]
+        if self.spec.cluster is not None and shown is not None and todo:
+            shown.spread = shown.inside.enter_context(afield(self.spec, noted, anyway))
+            shown.spread.look(todo, noted, anyway)
         return settings, prepared
+
+    @contextlib.contextmanager
+    def _blamed(self, draft: Draft) -> Iterator[None]:
+        """Inside, errors name the setting, where there are several."""
+        try:
+            yield
+        except InputError as error:
+            where = error.where or (f"setting {draft.name}" if len(self.spec.settings) > 1 else "")
+            raise error.at(where) from error.__cause__
 
     def _is_done(self, part: Setting, written: Collection[str]) -> bool:
         """Whether all runs of a part are among those that are written, as they end."""
@@ -256,67 +283,44 @@ class Study:
         self,
         settings: list[Setting],
         prepared: list[Prepared],
-        progress: Progress,
+        shown: Shown,
         audience: Audience,
         anyway: bool = False,
     ) -> Results:
-        """Train one part of a setting after another and write the results; the list is empty afterwards."""
+        """Train all parts of all settings and write the results; the list is empty afterwards."""
         further = list(dict.fromkeys(name for one in prepared for name in one.further))
         history, record = HistoryFile(self.out / "history.csv", further), self.folder.record()
         self.folder.recover(history)
         history.keep({name for one in prepared for name in one.setting.run_names})
         written = self.folder.summary().column("run")
         done = Done(self.folder, [one.setting for one in prepared if self._is_done(one.setting, written)])
-        summary: list[Row] = []
-        clients: list[Row] = []
-        engine = ""  # as it was said last
         with contextlib.closing(audience):
             if audience.trackers:
                 kept = kept_rows(self.folder, history, [one.setting for one in prepared])
                 audience.on_start(Start.of(self.out, self.spec, settings, kept))
             with stop_at_checkpoint() as stop:
-                while prepared:
-                    stop.at_checkpoint()
-                    one = prepared.pop(0)
-                    if one.setting.key in done:
-                        summary += done.summary(one.setting)
-                        clients += done.clients(one.setting)
-                        continue
-                    session = self._session(one, settings, record, anyway)
-                    with contextlib.closing(session):
-                        session.restore(self.out / "checkpoints", anyway)
-                        done.only_those_are_written()
-                        history.cut(one.setting.run_names, session.round, session.new)
-                        chosen = one.choice.line() if one.choice and one.choice.why else ""
-                        course = session.course([chosen] if chosen not in ("", engine) else ())
-                        engine, runs = chosen, set(one.setting.run_names)
-                        progress.setting(course, [row for row in history.table if row["run"] in runs])
-                        for round in session.train(
-                            self.out / "checkpoints", history, Heard(progress, audience)
-                        ):
-                            self.folder.refuse_gone()
-                            progress.checkpoint(round)
-                            if prepared or round < one.setting.rounds:
-                                stop.at_checkpoint()
-                    progress.finished()
-                    summary += session.finish(history)
-                    session.write_models(self.out / "models")
-                    clients += session.client_rows()
-                    del session, one
-                    gc.collect()  # engines and their graphs hold each other
-                    if torch.cuda.is_available():
-                        torch.cuda.empty_cache()  # the next setting looks how much memory there is
+                stage = Stage(
+                    self.spec, self.folder, settings, history, record, done, shown.progress, audience, stop,
+                    anyway,
+                )  # fmt: skip
+                play = in_turn if shown.spread is None else shown.spread.play
+                parts = [one.setting for one in prepared if one.setting.key not in done]
+                outcome = play(stage, prepared)
+                stage.settle(parts)
                 history.sync()
-                results = self._write(summary, clients, further)
+                results = self._write(outcome, further)
+                if outcome.aside:
+                    raise outcome.aside
                 audience.on_end(results)
         return results
 
-    def _write(self, summary: list[Row], clients: list[Row], further: list[str]) -> Results:
-        """Write what all settings came to; `further`: the columns of further metrics."""
-        if clients:
-            write_text(self.out / "clients.csv", Table(clients[0], clients).csv())
-        runs = Table((*SUMMARY, *further), summary)
-        write_text(self.out / "summary.csv", runs.csv())  # with it the study is finished
+    def _write(self, outcome: Outcome, further: list[str]) -> Results:
+        """Write what settings came to; `further`: the columns of further metrics."""
+        if outcome.clients:
+            write_text(self.out / "clients.csv", Table(outcome.clients[0], outcome.clients).csv())
+        if outcome.summary:
+            runs = Table((*SUMMARY, *further), outcome.summary)
+            write_text(self.out / "summary.csv", runs.csv())  # with all runs the study is finished
         results = Results.read(self.out)
         try:
             write_report(results)
@@ -324,24 +328,3 @@ class Study:
             why = f"{type(error).__name__}: {error}"
             log.warning("report.html was not written (%s); try: fedskip report %s", why, self.out)
         return results
-
-    def _session(self, prepared: Prepared, settings: list[Setting], record: Facts, anyway: bool) -> Session:
-        """Make the runs of a part, and note what they resolved to in study.yaml.
-
-        Refuses to go on if they would not repeat what was noted of them before.
-        """
-        name, known = prepared.setting.key, record.setdefault("settings", {})
-        before = known.get(name, {}).get("machine", {})
-        rows = self.spec.rows or before.get("rows") or (NO_LIMIT if before else None)
-        every, study = self.spec.checkpoint_every, self.folder.identity
-        machine = Machine.of(suited(self.spec, before), prepared)
-        session = Session(prepared, machine, rows, every, study, before)
-        facts = {"why": known.get(name, {}).get("why")} | session.facts()  # as it began
-        made = made_with(record, prepared.setting)
-        if name in known and not anyway:
-            noted = {"versions": made["versions"], **known[name]}
-            compare(noted, {"versions": versions(), **facts}, self.out)
-        known[name], made["versions"] = facts, versions()
-        self.folder.write(dump(self.spec, settings), record)
-        prepared.save_partitions(self.out)
-        return session

@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from fedskip.input.errors import portable
 from fedskip.study.stops import SIGNALS
 
 AVAILABLE = sys.platform == "linux"  # forking is not safe everywhere
@@ -119,15 +119,4 @@ def _serve(prepare: Callable[[Tell], Respond], there: Connection, here: Connecti
             respond = respond or prepare(partial(send, "told"))
             send("answer", respond(question))
         except Exception as error:
-            send("error", _portable(error))
-
-
-def _portable(error: Exception) -> Exception:
-    """The error, or one that says the same if it cannot be pickled; with where it happened."""
-    found: Exception = error
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        found = RuntimeError(f"{type(error).__name__}: {error}")
-    found.add_note("".join(["In a training process:\n", *traceback.format_exception(error)]))
-    return found
+            send("error", portable(error, "In a training process"))

@@ -1,0 +1,131 @@
+"""What a cluster costs: `python benchmarks/cluster.py overhead` and `python benchmarks/cluster.py plan`.
+
+overhead: the quickstart in two worker processes and with `--cluster local`, in turns. It prints start-up, the
+time from the first round to the written results, and the ratio of the two.
+plan: groups of runs handed out to devices that only pretend, each with one checkpoint, recorded in a folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fedskip.cluster.crew import Crew
+from fedskip.cluster.errands import Began, Device, Ended, Errand
+from fedskip.records.checkpoint import group_key, keep
+from fedskip.records.history import HistoryFile
+from fedskip.report.progress import Course, Progress, SideBySide
+from fedskip.report.results import Results
+from fedskip.report.trackers.base import Tracker
+from fedskip.spec import Tree, build, bundled
+from fedskip.study import Study
+
+
+class Clock(Progress, Tracker):
+    """Notes when training begins, and when its results are written."""
+
+    def __init__(self) -> None:
+        self.made, self.began, self.ended = time.perf_counter(), 0.0, 0.0
+
+    def setting(self, course: Course, rows: object) -> None:
+        self.began = self.began or time.perf_counter()
+
+    def side_by_side(self, settings: SideBySide, rows: object) -> None:
+        self.began = time.perf_counter()
+
+    def on_end(self, results: Results) -> None:
+        self.ended = time.perf_counter()
+
+
+def timed(folder: Path, rounds: int | None, **keys: Any) -> tuple[float, float]:
+    """Seconds of start-up, and from then on."""
+    over = Tree({**keys, **({} if rounds is None else {"rounds": rounds})})
+    clock = Clock()
+    Study(folder, spec=build(over.over(bundled.load(bundled.QUICKSTART)))).run(clock, trackers=[clock])
+    return clock.began - clock.made, clock.ended - clock.began
+
+
+def overhead(times: int, rounds: int | None) -> None:
+    ratios = []
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(times):
+            _, apart = timed(Path(folder) / f"apart{turn}", rounds, processes=2, engine="stacked")
+            start, there = timed(
+                Path(folder) / f"there{turn}", rounds, groups=2, engine="stacked", cluster="local"
+            )
+            ratios.append(there / apart)
+            print(f"{turn}: processes {apart:.1f} s, cluster {there:.1f} s after {start:.1f} s of start-up")
+    print(f"cluster / processes: median {median(ratios):.3f} of {times}")
+
+
+@dataclass(eq=False)
+class Said:
+    device: Device
+    words: Iterator[Any]
+
+
+class Pretends:
+    """A stand-in for Ray: every errand brings a row and a checkpoint, and ends."""
+
+    def __init__(self, devices: int, content: bytes) -> None:
+        self.content = content
+        self.there = [Device(f"n{i // 8}", f"node{i // 8}", "GPU", i % 8) for i in range(devices)]
+
+    def devices(self) -> list[Device]:
+        return self.there
+
+    def begin(self, device: Device, argument: Any) -> Said:
+        return Said(device, iter([Began({}), self.content, Ended()]))
+
+    def heard(self, talks: list[Said], seconds: float) -> list[tuple[Said, Any]]:
+        return [(talk, next(talk.words)) for talk in talks]
+
+    def end(self, device: Device) -> None: ...
+
+    def put(self, thing: Any) -> Any:
+        return thing
+
+
+def plan(groups: int, devices: int, size: int) -> None:
+    crew = Crew(Pretends(devices, bytes(size)))
+    crew.add(Errand(group_key("study", number, groups), str) for number in range(groups))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        history = HistoryFile(Path(folder) / "history.csv")
+        for news in crew.news():
+            if news is not None and isinstance(news.what, bytes):
+                history.append([{"setting": "study", "run": news.errand.name, "round": 1}])
+                keep(Path(folder) / "checkpoints", news.errand.name, 1, news.what)
+        seconds = time.perf_counter() - began
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    rate = groups / seconds
+    print(
+        f"{groups} groups over {devices} devices: {seconds:.1f} s, {rate:.0f} groups/s, {grown:.1f} MiB more"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=["overhead", "plan"])
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="fewer than the quickstart has")
+    parser.add_argument("--groups", type=int, default=1000)
+    parser.add_argument("--devices", type=int, default=256)
+    parser.add_argument("--bytes", type=int, default=100_000, help="of a checkpoint")
+    args = parser.parse_args()
+    if args.what == "plan":
+        plan(args.groups, args.devices, args.bytes)
+    else:
+        overhead(args.times, args.rounds)
+
+
+if __name__ == "__main__":
+    main()

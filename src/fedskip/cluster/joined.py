@@ -1,0 +1,119 @@
+"""Ray, joined at an address or started for a study: nothing of it is left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from fedskip.cluster import after
+from fedskip.input.errors import InputError, option, said
+
+LOCAL = "local"
+TOKEN = uuid.uuid4().hex  # Ray keeps the first that a process has used
+SECRET = "RAY_AUTH_TOKEN"
+REACH = 5.0  # seconds in which something must listen at an address
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+
+
+def check(address: str) -> None:
+    """Refuse an address that can be no cluster's, before anything is started."""
+    if address in (LOCAL, "auto"):
+        return
+    if address.startswith("ray://"):
+        fix = "run fedskip on a node of the cluster, and give the address that `ray start` printed: HOST:6379"
+        raise InputError("cluster", "must not be the address of a Ray client", address, fix)
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError("cluster", "must be local, auto or HOST:PORT", address, "such as 10.0.0.5:6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+    except OSError as error:
+        fix = "start one there with `ray start --head --port PORT`, or use local"
+        raise InputError("cluster", f"is not there ({said(error)})", address, fix) from None
+
+
+@contextlib.contextmanager
+def joined(address: str) -> Iterator[None]:
+    """Inside, this process is part of a cluster; with `local`, of one that is started and ended here."""
+    check(address)
+    ray = _ray()
+    if ray.is_initialized():  # somebody's notebook: what is theirs stays
+        yield
+    elif address == LOCAL:
+        with _started(ray):
+            yield
+    else:
+        with _own_signals():
+            _connect(ray, address)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _started(ray: ModuleType) -> Iterator[None]:
+    """Ray for this process alone: nobody else has its token, and its files are in a folder of their own."""
+    folder, before = tempfile.mkdtemp(prefix="fedskip-"), os.environ.get(SECRET)
+    os.environ[SECRET] = TOKEN
+    watching = after.start(folder)  # also over our own end
+    try:
+        with _own_signals():
+            _connect(ray, LOCAL, num_cpus=cores(), _temp_dir=folder, include_dashboard=False)
+        yield
+    finally:
+        ray.shutdown()
+        os.environ.pop(SECRET)
+        os.environ.update({} if before is None else {SECRET: before})
+        after.finish(watching)
+
+
+def _ray() -> ModuleType:
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    try:
+        import ray
+    except ImportError:
+        fix = "install it: pip install 'fedskip[ray]'"
+        raise InputError("cluster", "needs Ray, which is not installed", fix=fix) from None
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of what is meant
+    found: ModuleType = ray
+    return found
+
+
+def _connect(ray: ModuleType, address: str, **how: Any) -> None:
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **how)
+    except (RuntimeError, ConnectionError, ValueError, OSError) as error:
+        if "ersion" in str(error):  # Ray compares its own and Python's
+            rule = f"has another version of Python or Ray ({said(error)})"
+            raise InputError("cluster", rule, address, "install the same on all nodes") from None
+        fix = f"see to that, or use {option('cluster', LOCAL, repr(LOCAL))}"
+        if address == LOCAL:
+            raise InputError("cluster", f"cannot be started ({said(error)})", address, "try again") from None
+        raise InputError("cluster", f"cannot be joined ({said(error)})", address, fix) from None
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself: afterwards it is heard as it was before."""
+    here = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if here and before is not None:
+            signal.signal(signal.SIGTERM, before)

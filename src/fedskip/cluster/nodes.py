@@ -1,0 +1,97 @@
+"""Nodes are greeted before anything is written: what differs between them, or is missing, is said by name."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedskip.cluster.errands import Began, Device, Ended, Facts, Failed, Hall, Lost
+from fedskip.cluster.worker import facts as own_facts
+from fedskip.input.errors import InputError, flag, said
+
+SPACE = 1 << 30  # bytes that a node must have free, for what Ray puts aside
+GREET = 240.0  # seconds in which all nodes have answered
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Says why a device is not used."""
+
+    versions: Mapping[str, str]  # of this process
+    model: str | None  # of the devices; None: any will do
+
+    def __call__(self, device: Device, facts: Facts) -> str:
+        return self.versions_of(facts) or self.space_of(facts) or self.model_of(facts)
+
+    def versions_of(self, facts: Facts) -> str:
+        apart = [
+            f"{name} {facts['versions'].get(name)} instead of {mine}"
+            for name, mine in self.versions.items()
+            if facts["versions"].get(name) != mine
+        ]
+        return f"it has {', '.join(apart)}" if apart else ""
+
+    def space_of(self, facts: Facts) -> str:
+        return f"it has {facts['free'] / 2**20:,.0f} MiB of space left" if facts["free"] < SPACE else ""
+
+    def model_of(self, facts: Facts) -> str:
+        other = self.model is not None and facts["device"] != self.model
+        return f"its device is {facts['device']}, and not {self.model}" if other else ""
+
+
+def greet(hall: Hall, devices: list[Device], seconds: float = GREET) -> dict[Device, Facts | str]:
+    """What there is at devices, or why nobody answers there."""
+    talks = [hall.begin(device, None) for device in devices]
+    found: dict[Device, Facts | str] = {}
+    until = time.monotonic() + seconds
+    while talks and time.monotonic() < until:
+        for talk, what in hall.heard(talks, 1.0):
+            if isinstance(what, Began):
+                found[talk.device] = what.facts
+            elif isinstance(what, Ended | Failed | Lost):
+                talks.remove(talk)
+            if isinstance(what, Failed | Lost):
+                hall.end(talk.device)
+                why = what.why if isinstance(what, Lost) else said(what.error)
+                found[talk.device] = why
+    for talk in talks:
+        hall.end(talk.device)
+    return {device: found.get(device, f"no answer within {seconds:.0f} s") for device in devices}
+
+
+def refuse_unlike(found: Mapping[Device, Facts | str], model: str | None, anyway: bool) -> Fits:
+    """Refuse nodes that would not give the same numbers; gives what fits.
+
+    `model`: of the devices that the study began on, if it did. `anyway`: devices may be of several models.
+    """
+    there = {device: facts for device, facts in found.items() if not isinstance(facts, str)}
+    for device, why in found.items():
+        if isinstance(why, str) and there:
+            log.warning("%s is not used: %s", device, why)
+    if not there:
+        device, why = next(iter(found.items()))
+        raise InputError("cluster", f"has no node that answers; {device.host}: {why}", fix="see to that")
+    fits = Fits(own_facts()["versions"], None if anyway else model)
+    for device, facts in there.items():
+        if why := fits.versions_of(facts):
+            fix = "install the same versions on all nodes"
+            raise InputError(f"cluster node {device.host}", f"is unlike this one: {why}", fix=fix)
+        if why := fits.space_of(facts):
+            fix = "free some, or start Ray there with a --temp-dir that has more"
+            raise InputError(f"cluster node {device.host}", f"is full: {why}", fix=fix)
+    models = {facts["device"]: device.host for device, facts in there.items()}
+    if anyway or (model is not None and model in models):
+        return fits
+    if model is not None:
+        fix = f"bring back a node that has one; {flag('anyway')} goes on with others, and bits will differ"
+        rule = f"has no {model}, which the study began on"
+        raise InputError("cluster", rule, ", ".join(f"{m} ({host})" for m, host in models.items()), fix)
+    if len(models) > 1:
+        fix = f"use nodes of one model; {flag('anyway')} takes all, and bits depend on which trains what"
+        rule = "must have devices of one model"
+        raise InputError("cluster", rule, ", ".join(f"{m} ({host})" for m, host in models.items()), fix)
+    return Fits(fits.versions, next(iter(models)))

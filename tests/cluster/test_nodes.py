@@ -1,0 +1,56 @@
+"""What is refused of nodes, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedskip import InputError
+from fedskip.cluster.errands import Device
+from fedskip.cluster.nodes import refuse_unlike
+from fedskip.cluster.worker import facts
+
+ONE, TWO = Device("n1", "one", "GPU", 0), Device("n2", "two", "GPU", 0)
+
+
+def like(**other: Any) -> dict[str, Any]:
+    return {**facts(), "device": "H200", "free": 1 << 40} | other
+
+
+def test_what_is_alike_fits() -> None:
+    fits = refuse_unlike({ONE: like(), TWO: like()}, None, anyway=False)
+    assert fits(TWO, like()) == ""
+    assert fits(TWO, like(device="A100")) == "its device is A100, and not H200"
+    assert "MiB of space left" in fits(TWO, like(free=5))
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (
+            like(versions=facts()["versions"] | {"torch": "1.0"}),
+            "node two is unlike this one: it has torch 1.0",
+        ),
+        (like(free=3 << 20), "node two is full: it has 3 MiB of space left"),
+        (like(device="A100"), r"must have devices of one model, got 'H200 \(one\), A100 \(two\)'"),
+    ],
+)
+def test_what_is_not_is_refused(second: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        refuse_unlike({ONE: like(), TWO: second}, None, anyway=False)
+
+
+def test_a_study_goes_on_with_its_model_of_device() -> None:
+    found = {ONE: like(device="A100"), TWO: like()}
+    fits = refuse_unlike(found, "H200", anyway=False)
+    assert fits(ONE, found[ONE]) == "its device is A100, and not H200"
+    assert refuse_unlike(found, "H200", anyway=True)(ONE, found[ONE]) == ""
+    with pytest.raises(InputError, match=r"has no B200, which the study began on, got 'A100 \(one\)"):
+        refuse_unlike(found, "B200", anyway=False)
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(InputError, match="has no node that answers; one: no module"):
+        refuse_unlike({ONE: "no module"}, None, anyway=False)
+    assert refuse_unlike({ONE: "no module", TWO: like()}, None, anyway=False)

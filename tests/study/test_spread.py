@@ -1,0 +1,272 @@
+"""Studies on clusters of real processes: the same bits as in worker processes, whatever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from torch import nn
+
+from fedskip import InputError
+from fedskip.flower.guard import descendants, runs
+from fedskip.records.table import Row
+from fedskip.report.progress import Progress, SideBySide
+from fedskip.study.spread import GroupsFailed
+from nodes import QUIET, Nodes, nodes
+from studies import numbers, study, weights
+
+pytest.importorskip("ray")
+KEYS = {
+    "engine": "stacked", "methods": "fedavg, fedskip(period=3), scaffold", "rounds": 6, "checkpoint_every": 2,
+    "settings": [{"name": "a"}, {"name": "b", "cohort": 3, "seeds": 1}],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # as the nodes of these tests have it
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Nodes]:
+    with nodes("one", "two") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same study in worker processes."""
+    return study(tmp_path_factory.mktemp("plain") / "out", processes=2, **KEYS).run().out
+
+
+def assert_same(out: Path, plain: Path) -> None:
+    assert numbers(out) == numbers(plain)
+    assert weights(out) == weights(plain)
+    for file in ("summary.csv",):
+        assert (out / file).read_text() == (plain / file).read_text()
+
+
+class Kills(Progress):
+    """Kills a node at the first checkpoint, when groups are under way on both."""
+
+    def __init__(self, cluster: Nodes, name: str) -> None:
+        self.cluster, self.name, self.killed = cluster, name, False
+
+    def side_by_side(self, settings: SideBySide, rows: object) -> None:
+        self.settings = settings
+
+    def checkpoint(self, round: int) -> None:
+        hosts = {at.device.split()[0] for at in self.settings.devices()}
+        if not self.killed and self.name in hosts:
+            self.killed = True
+            self.cluster.kill(self.name)
+
+
+def test_over_both_nodes_one_of_which_is_killed(tmp_path: Path, two: Nodes, plain: Path) -> None:
+    kills = Kills(two, "two")
+    made = study(tmp_path / "out", groups=2, cluster=two.address, **KEYS)
+    made.run(kills)
+    assert kills.killed
+    assert_same(made.out, plain)
+    assert made.is_finished()
+    record = yaml.safe_load((made.out / "study.yaml").read_text())
+    assert "cluster" not in record, "where it is trained is no part of what it is"
+    assert record["record"]["settings"]["a"]["machine"]["processes"] == 2
+
+
+def test_resume_without_a_cluster(tmp_path: Path, two: Nodes, plain: Path) -> None:
+    """And what one began here goes on there."""
+
+    class Stops(Progress):
+        def checkpoint(self, round: int) -> None:
+            if round == 4:
+                raise KeyboardInterrupt
+
+    there = study(tmp_path / "there", groups=2, cluster=two.address, **KEYS)
+    with pytest.raises(KeyboardInterrupt):
+        there.run(Stops())
+    study(there.out, groups=2, **KEYS).resume()
+    assert_same(there.out, plain)
+    here = study(tmp_path / "here", processes=2, **KEYS)
+    with pytest.raises(KeyboardInterrupt):
+        here.run(Stops())
+    study(here.out, processes=2, cluster=two.address, **KEYS).resume()
+    assert_same(here.out, plain)
+
+
+def test_what_is_refused_before_anything_is_written(tmp_path: Path, two: Nodes) -> None:
+    for keys, message in (
+        ({"device": "cuda"}, "device is not there: no node of the cluster has a GPU, got 'cuda'"),
+        ({"device": "cuda:1"}, "device must be auto, cpu or cuda on a cluster"),
+        ({"threads": 2, "processes": 1}, "cluster has no device of 2 cores"),
+        ({"init": str(tmp_path / "none.pt")}, r"init must be an existing file.*\(setting a on one\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            study(tmp_path / "out", **(KEYS | {"cluster": two.address} | keys)).run()
+        assert not (tmp_path / "out").exists()
+
+
+# --- what takes more time --------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys; sys.path[:0] = {paths!r}
+from pathlib import Path
+from studies import study
+study(Path({out!r}), groups=2, cluster={cluster!r}, **{keys!r}).{do}()
+"""
+
+
+class Meets(Progress):
+    """Does something when a checkpoint comes."""
+
+    def __init__(self, do: Callable[[int], None]) -> None:
+        self.do, self.count = do, 0
+
+    def checkpoint(self, round: int) -> None:
+        self.count += 1
+        self.do(self.count)
+
+
+def workers(cluster: Nodes) -> list[int]:
+    """The training processes of a cluster."""
+    mine = {pid for process in cluster.running.values() for pid in descendants(process.pid)}
+    found = []
+    for pid in mine:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Worker"):
+                found.append(pid)
+    return found
+
+
+def begun(out: Path, cluster: str, do: str = "run") -> subprocess.Popen[bytes]:
+    """A study in a process of its own."""
+    paths = [str(Path(__file__).parents[1])]
+    code = SCRIPT.format(paths=paths, out=str(out), cluster=cluster, do=do, keys=KEYS)
+    command = [sys.executable, "-c", code]
+    return subprocess.Popen(command, env={**os.environ, **QUIET}, start_new_session=True)
+
+
+def wait_for(ready: Callable[[], bool], seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < until, "too late"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_workers_killed_at_ten_moments(tmp_path: Path, plain: Path) -> None:
+    draw = random.Random(0)
+    with nodes("one", "two") as cluster:
+        for attempt in range(10):
+            at, out = draw.randrange(1, 7), tmp_path / str(attempt)
+
+            def kill(count: int, at: int = at) -> None:
+                if count == at:
+                    time.sleep(draw.uniform(0, 0.3))
+                    for pid in workers(cluster)[:1]:
+                        os.kill(pid, signal.SIGKILL)
+
+            study(out, groups=2, cluster=cluster.address, **KEYS).run(Meets(kill))
+            assert_same(out, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["local", "nodes"])
+def test_the_driver_is_killed(tmp_path: Path, plain: Path, where: str) -> None:
+    with nodes(*(["one", "two"] if where == "nodes" else [])) as cluster:
+        out, address = tmp_path / "out", cluster.address if where == "nodes" else "local"
+        process = begun(out, address)
+        wait_for(lambda: (out / "checkpoints").is_dir() and len([*(out / "checkpoints").iterdir()]) > 1)
+        left = descendants(process.pid)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not any(map(runs, left)), 60.0)
+        wait_for(lambda: not workers(cluster), 60.0)
+        assert begun(out, address, "resume").wait(180) == 0
+        assert_same(out, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path, plain: Path, times: int) -> None:
+    out = tmp_path / "out"
+    process = begun(out, "local")
+    wait_for(lambda: (out / "checkpoints").is_dir())
+    left = descendants(process.pid)
+    for _ in range(times):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        time.sleep(0.5)
+    assert process.wait(90) != 0
+    wait_for(lambda: not any(map(runs, left)), 30.0)
+    study(out, groups=2, **KEYS).resume()
+    assert_same(out, plain)
+
+
+@pytest.mark.slow
+def test_a_node_that_joins_is_used(tmp_path: Path) -> None:
+    used: set[str] = set()
+
+    class Joins(Progress):
+        def side_by_side(self, settings: SideBySide, rows: object) -> None:
+            self.settings = settings
+            cluster.start("two")
+
+        def recorded(self, rows: object) -> None:
+            used.update(at.device.split()[0] for at in self.settings.devices())
+
+    with nodes("one") as cluster:
+        keys = KEYS | {"rounds": 300, "checkpoint_every": 20}
+        study(tmp_path / "out", groups=3, cluster=cluster.address, **keys).run(Joins())
+    assert used == {"one", "two"}
+
+
+@pytest.mark.slow
+def test_a_group_that_fails_is_set_aside_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker dies whenever it has begun; the other setting finishes."""
+    monkeypatch.setattr("fedskip.cluster.crew.REST", 0.1)
+    out, keys = tmp_path / "out", KEYS | {"groups": 1, "rounds": 60, "checkpoint_every": 60}
+
+    class Hurts(Progress):
+        def recorded(self, rows: list[Row]) -> None:
+            if rows[0]["setting"] == "b":
+                for pid in workers(cluster):
+                    os.kill(pid, signal.SIGKILL)
+
+    with nodes("one") as cluster:
+        with pytest.raises(GroupsFailed, match=r"1 group of runs was set aside: b\.FedAvg\.s0, .*died"):
+            study(out, cluster=cluster.address, **keys).run(Hurts())
+        first = (out / "summary.csv").read_text()
+        assert "b.FedAvg" not in first
+        assert "a.FedAvg" in first
+        assert not study(out, **keys).is_finished()
+        study(out, cluster=cluster.address, **keys).resume()
+    assert_same(out, study(tmp_path / "alone", **keys).run().out)
+
+
+@pytest.mark.slow
+def test_the_object_store_is_smaller_than_what_passes_through_it(tmp_path: Path) -> None:
+    """Ray puts aside on disk what does not fit."""
+
+    def wide() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 600_000), nn.ReLU(), nn.Linear(600_000, 2))
+
+    keys: dict[str, object] = {"model": wide, "methods": "fedavg, scaffold", "rounds": 2, "seeds": 1}
+    keys |= {"engine": "stacked", "checkpoint_every": 1}
+    here = study(tmp_path / "here", processes=2, **keys).run().out
+    cluster = Nodes()
+    try:
+        cluster.start("one", cores=2, store=76 << 20)
+        there = study(tmp_path / "there", groups=2, cluster=cluster.address, **keys).run().out
+    finally:
+        cluster.close()
+    assert max(file.stat().st_size for file in (there / "checkpoints").iterdir()) > 76 << 20
+    assert_same(there, here)
