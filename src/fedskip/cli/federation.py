@@ -184,6 +184,7 @@ def client(
     state_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Where it remembers.")] = None,
     device: Annotated[str | None, typer.Option(metavar="auto|cpu|cuda|cuda:N")] = None,
     port: Annotated[int | None, typer.Option(metavar="N", help="Of the node, on this machine.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The most that private visits may cost.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and without a key.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data, until stopped. Options win over client.yaml."""
@@ -195,7 +196,7 @@ def client(
 
     given = {
         "name": name, "server": server, "data": data, "loader": loader, "ca": ca, "key": key,
-        "state_dir": state_dir, "device": device, "port": port,
+        "state_dir": state_dir, "device": device, "port": port, "epsilon": epsilon,
     }  # fmt: skip
     file = ClientFile.read(folder, **{key: value for key, value in given.items() if value is not None})
     _refuse(client_checks(file, insecure=insecure, reach=False))

@@ -50,7 +50,7 @@ def train(message: Message, context: Context) -> Message:
     def act(site: Site) -> RecordDict:
         orders, visit = messages.read_train_order(message.content)
         work = Work.parse(str(visit.pop("work", "")))
-        return messages.train_reply(site.visit(orders, work, **visit))
+        return messages.train_reply(site.visit(orders, work, **visit), private=work.privacy is not None)
 
     return answered(message, context, act)
 

@@ -78,6 +78,7 @@ class ClientFile:
     key: str = "client.key"
     device: str = "auto"
     port: int | None = None  # of the node itself, on this machine only; None: a free one
+    epsilon: float | None = None  # the most that private visits may cost here; None: the study decides
 
     def __post_init__(self) -> None:
         fit_all(self, "")
@@ -85,6 +86,7 @@ class ClientFile:
         address(self.server)
         rule = "must be a port from 1 to 65535"
         require("port", self.port is None or 0 < self.port < 65536, rule, self.port)
+        require("epsilon", self.epsilon is None or self.epsilon > 0, "must be > 0", self.epsilon)
 
     @classmethod
     def read(cls, folder: Path, **given: Any) -> "ClientFile":

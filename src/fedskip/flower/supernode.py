@@ -33,7 +33,8 @@ def node_config(file: ClientFile) -> str:
     for key, value in values.items():
         plain = not value or not any(c in value for c in "'\"\\\n")
         require(key, plain, "must hold no quotes, backslashes or line breaks", value)
-    return " ".join(f"{key}='{value}'" for key, value in values.items() if value)
+    limit = "" if file.epsilon is None else f" epsilon={float(file.epsilon)!r}"
+    return " ".join(f"{key}='{value}'" for key, value in values.items() if value) + limit
 
 
 def follow(process: Process, said: Callable[[str], None]) -> None:
