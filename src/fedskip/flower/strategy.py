@@ -123,7 +123,9 @@ class SkippingStrategy(Strategy):
         if self._taken:
             self._heard = time.monotonic()
         elif time.monotonic() - self._heard > self.agreement.wait + self.agreement.timeout:
-            raise Nobody(f"no client has answered for {time.monotonic() - self._heard:.0f} s")
+            name, reason = next(iter(self._left_out.items()))
+            since = f"no client has answered for {time.monotonic() - self._heard:.0f} s"
+            raise Nobody(f"{since}; {name}: {reason}")
         model = conductor.outcome.evaluated if conductor.outcome else None
         return (None if model is None else _record(model)), None
 
