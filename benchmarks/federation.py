@@ -8,16 +8,21 @@ ClientApp imports torch, as any that trains does, and sends back what it gets; i
     python benchmarks/federation.py                       # TLS, keys, 2 nodes, 4 turns of 4 rounds
     python benchmarks/federation.py --nodes 3 --turns 3
     python benchmarks/federation.py --model resnet50 --turns 1
+    python benchmarks/federation.py --memory 50           # instead: one study of 50 rounds, and what it holds
 
 The first round of a turn, in which nodes load the app, is left out. Each number is a median. `memory` is the
-most that each kind of process had resident, at the first turn and at the last. The last line is JSON.
+most that each kind of process had resident, at the first turn and at the last. With `--memory` it is the
+median over ten rounds of the most that each kind had in a round: rounds 11 to 20 beside the last ten. The
+last line is JSON; `--out FILE` adds it to a CSV file.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -128,13 +133,52 @@ def noise(folder: Path, model: str) -> Path:
     return file
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    keys = {
+def write_study(folder: Path, options: argparse.Namespace, **keys: Any) -> None:
+    """The folder of a federation whose clients have random samples and train one step."""
+    study = {
         "data": {"name": str(noise(folder, options.model))}, "model": {"name": options.model},
-        "partition": {"kind": "iid"}, "cohort": options.nodes, "rounds": options.rounds + 1, "seeds": [0],
-        "methods": "fedskip(period=1000)", "local": {"max_steps": 1},
+        "partition": {"kind": "iid"}, "cohort": options.nodes, "seeds": [0], "local": {"max_steps": 1},
     }  # fmt: skip
-    write_local(folder, options.nodes, build(Tree(keys)))
+    write_local(folder, options.nodes, build(Tree(study | keys)))
+
+
+def hold(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """The memory of each kind of process over a study that merges and tests every fifth round."""
+    write_study(folder, options, rounds=options.memory, methods="scaffold(period=5)")
+    parties = Agreement.read(folder / agreement.FILE)
+    rounds: list[dict[str, int]] = []
+    held: dict[str, int] = {}  # in the round that is under way
+
+    with Processes() as processes:
+        link = SuperLink(folder, parties, processes, "127.0.0.1")
+        link.register()
+        nodes = Nodes(folder, parties.clients, processes, False)
+
+        def look() -> None:
+            nodes.look_after()
+            for name, size in memory(processes).items():
+                held[name] = max(held.get(name, 0), size)
+
+        def told(line: dict[str, Any]) -> None:
+            look()
+            rounds.append(dict(held))
+            held.clear()
+            print(f"round {line['round']}: {line['seconds']} s, MiB {rounds[-1]}", flush=True)
+
+        link.run()
+        link.watch(told, look)
+    found = []
+    for name in sorted(set().union(*rounds)):
+        before, after = (
+            statistics.median(one.get(name, 0) for one in some) for some in (rounds[10:20], rounds[-10:])
+        )
+        row = {"process": name, "MiB_rounds_11_to_20": before, "MiB_last_ten_rounds": after}
+        found.append(row | {"rounds": len(rounds), "nodes": options.nodes, "model": options.model})
+    return found
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    write_study(folder, options, rounds=options.rounds + 1, methods="fedskip(period=1000)")
     parties = Agreement.read(folder / agreement.FILE)
     size = plan_in(folder).layout.size
     echo = folder / "echo"
@@ -153,7 +197,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {
         "model": options.model, "numbers": size, "nodes": options.nodes, "rounds": len(ours),
         "echo": statistics.median(theirs), "fedskip": statistics.median(ours),
-        "ratio": statistics.median(ours) / statistics.median(theirs), "memory": [held[0], held[-1]],
+        "ratio": statistics.median(ours) / statistics.median(theirs), "load": os.getloadavg()[1],
+        "memory": json.dumps([held[0], held[-1]]),
     }  # fmt: skip
 
 
@@ -164,8 +209,19 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=4, help="of a turn that count")
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(parser.parse_args(), Path(folder) / "federation")
+    parser.add_argument("--memory", type=int, metavar="ROUNDS", help="30 or more: watch the memory instead")
+    parser.add_argument("--out", type=Path, help="a CSV file to add to")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "federation"
+        found = hold(options, folder) if options.memory else [measure(options, folder)]
+    if options.out is not None:
+        new = not options.out.exists()
+        with options.out.open("a", newline="") as file:
+            writer = csv.DictWriter(file, found[0])
+            if new:
+                writer.writeheader()
+            writer.writerows(found)
     print(json.dumps(found))
 
 
