@@ -191,8 +191,7 @@ def client(
     _flower()
     from fedskip.flower.check import client_checks
     from fedskip.flower.folder import ClientFile
-    from fedskip.flower.processes import Processes
-    from fedskip.flower.supernode import follow, start_supernode
+    from fedskip.flower.supernode import keep_up
 
     given = {
         "name": name, "server": server, "data": data, "loader": loader, "ca": ca, "key": key,
@@ -201,10 +200,9 @@ def client(
     file = ClientFile.read(folder, **{key: value for key, value in given.items() if value is not None})
     _refuse(client_checks(file, insecure=insecure, reach=False))
     try:
-        with Processes() as processes:
-            log = Path(file.state_dir) / "node.log"
-            typer.echo(f"{file.name} takes part at {file.server}; its log is {log}")
-            follow(start_supernode(file, processes, log, insecure=insecure), typer.echo)
+        log = Path(file.state_dir) / "node.log"
+        typer.echo(f"{file.name} takes part at {file.server}; its log is {log}")
+        keep_up(file, log, typer.echo, insecure=insecure)
     except KeyboardInterrupt:
         typer.secho("Stopped; all processes have ended.", fg="yellow", err=True)
         raise typer.Exit(130) from None
