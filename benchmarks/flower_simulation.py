@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ def measure(turns: int, rounds: int, cpus: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main(cpus: list[float], turns: int = 3, rounds: int = 100, out: Path | None = None) -> None:
+def main(cpus: Sequence[float] = (1.0,), turns: int = 3, rounds: int = 100, out: Path | None = None) -> None:
     """The last lines printed are JSON objects."""
     rows = [measure(turns, rounds, each) for each in cpus]
     for row in rows:
