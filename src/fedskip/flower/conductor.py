@@ -78,7 +78,8 @@ class Conductor:
         self.sent = replace(server.orders(round, slots), clients=cohort[slots], keys=keys)
         if self.privacy is not None:  # asked is spent, whatever becomes of the answer
             for k, client in enumerate(self.sent.clients):
-                visit = fingerprint(f"{round} {client}", self.sent.x[k], *self.sent.sent.values())[:8].hex()
+                told = f"{round} {sorted(self.told(int(client)).items())}"
+                visit = fingerprint(told, self.sent.x[k], *self.sent.sent.values())[:8].hex()
                 self.account.note(self.plan.agreement.clients[client], visit, self.privacy.sigma)
         return self.sent
 
