@@ -2,7 +2,8 @@
 
 The same SuperLink and SuperNodes play, in turns, rounds of fedskip and rounds of an app that only echoes: its
 ClientApp imports torch, as any that trains does, and sends back what it gets; its ServerApp uses Flower's own
-`send_and_receive`. Both send a model of the same size to every node, and nobody trains for long.
+`send_and_receive`, which looks for replies every 3 s, or with `--pause 0.5` as often as we do. Both send a
+model of the same size to every node, and nobody trains for long.
 
     pip install "fedskip[flower]"
     python benchmarks/federation.py                       # TLS, keys, 2 nodes, 4 turns of 4 rounds
@@ -79,7 +80,14 @@ def main(grid, context):
                 Message(RecordDict({{"model": ArrayRecord({{"x": Array(np.random.rand({size}).astype(np.float32))}})}}), node, "train")
                 for node in nodes
             ]
-            replies = list(grid.send_and_receive(sent, timeout=3000))
+            if {pause}:
+                waiting, replies = set(grid.push_messages(sent)), []
+                while waiting:
+                    time.sleep({pause})
+                    replies += (found := list(grid.pull_messages(waiting)))
+                    waiting -= {{reply.metadata.reply_to_message_id for reply in found}}
+            else:
+                replies = list(grid.send_and_receive(sent, timeout=3000))
             assert len(replies) == len(nodes) and not any(reply.has_error() for reply in replies)
             file.write(json.dumps(time.monotonic() - began) + "\\n")
             file.flush()
@@ -98,10 +106,10 @@ def fedskip_turn(link: SuperLink) -> list[float]:
     return found
 
 
-def echo_turn(link: SuperLink, folder: Path, nodes: int, rounds: int, size: int) -> list[float]:
+def echo_turn(link: SuperLink, folder: Path, nodes: int, rounds: int, size: int, pause: float) -> list[float]:
     out = folder / "seconds"
     out.unlink(missing_ok=True)
-    text = ECHO.format(nodes=nodes, rounds=rounds, size=size, out=str(out))
+    text = ECHO.format(nodes=nodes, rounds=rounds, size=size, out=str(out), pause=pause)
     (folder / "echo.py").write_text(text)
     (folder / "pyproject.toml").write_text(PYPROJECT)
     done = link.flwr("run", str(folder), NAME)
@@ -189,7 +197,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         link.register()
         Nodes(folder, parties.clients, processes, False)
         for turn in range(options.turns):
-            theirs += echo_turn(link, echo, options.nodes, options.rounds + 1, size)[1:]
+            theirs += echo_turn(link, echo, options.nodes, options.rounds + 1, size, options.pause)[1:]
             ours += fedskip_turn(link)[1:]
             held.append(memory(processes))
             last = f"echo {theirs[-options.rounds :]}, fedskip {ours[-options.rounds :]}"
@@ -197,6 +205,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {
         "model": options.model, "numbers": size, "nodes": options.nodes, "rounds": len(ours),
         "echo": statistics.median(theirs), "fedskip": statistics.median(ours),
+        "echo_mean": statistics.fmean(theirs), "fedskip_mean": statistics.fmean(ours), "pause": options.pause,
         "ratio": statistics.median(ours) / statistics.median(theirs), "load": os.getloadavg()[1],
         "memory": json.dumps([held[0], held[-1]]),
     }  # fmt: skip
@@ -209,6 +218,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=4, help="of a turn that count")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two looks of the echo app")
     parser.add_argument("--memory", type=int, metavar="ROUNDS", help="30 or more: watch the memory instead")
     parser.add_argument("--out", type=Path, help="a CSV file to add to")
     options = parser.parse_args()
