@@ -77,7 +77,7 @@ def flower_turn(folder: str, rounds: int, cpus: float) -> None:
     _, arrays = shared(folder)
     clients = len(arrays) // 2
 
-    @client.train()
+    @client.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: Context) -> Message:
         how, _ = shared(folder)
         x, y = samples(folder, int(context.node_config["partition-id"]))
@@ -90,7 +90,7 @@ def flower_turn(folder: str, rounds: int, cpus: float) -> None:
         }
         return Message(RecordDict(record), reply_to=message)
 
-    @server.main()
+    @server.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
         times = [time.perf_counter()]
 
@@ -129,7 +129,7 @@ def prepared_setting(seeds: int = 1) -> tuple[Any, Any]:
 def hand_over(prepared: Any, folder: Path) -> None:
     """Write the clients' samples, how they train, and the weights that both start with."""
     task, local = prepared.task, prepared.setting.local
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for c, own in enumerate(prepared.division(0).clients):
         x, y = task.samples.take(torch.from_numpy(own))
         arrays |= {f"x{c}": x.numpy(), f"y{c}": y.numpy()}
