@@ -2,22 +2,28 @@
 
 The same SuperLink and SuperNodes play, in turns, rounds of fedskip and rounds of an app that only echoes: its
 ClientApp imports torch, as any that trains does, and sends back what it gets; its ServerApp uses Flower's own
-`send_and_receive`. Both send a model of the same size to every node, and nobody trains for long.
+`send_and_receive`, which looks for replies every 3 s, or with `--pause 0.5` as often as we do. Both send a
+model of the same size to every node, and nobody trains for long.
 
     pip install "fedskip[flower]"
     python benchmarks/federation.py                       # TLS, keys, 2 nodes, 4 turns of 4 rounds
     python benchmarks/federation.py --nodes 3 --turns 3
     python benchmarks/federation.py --model resnet50 --turns 1
+    python benchmarks/federation.py --memory 50           # instead: one study of 50 rounds, and what it holds
 
 The first round of a turn, in which nodes load the app, is left out. Each number is a median. `memory` is the
-most that each kind of process had resident, at the first turn and at the last. The last line is JSON.
+most that each kind of process had resident, at the first turn and at the last. With `--memory` it is the
+median over ten rounds of the most that each kind had in a round: rounds 11 to 20 beside the last ten. The
+last line is JSON; `--out FILE` adds it to a CSV file.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -74,7 +80,14 @@ def main(grid, context):
                 Message(RecordDict({{"model": ArrayRecord({{"x": Array(np.random.rand({size}).astype(np.float32))}})}}), node, "train")
                 for node in nodes
             ]
-            replies = list(grid.send_and_receive(sent, timeout=3000))
+            if {pause}:
+                waiting, replies = set(grid.push_messages(sent)), []
+                while waiting:
+                    time.sleep({pause})
+                    replies += (found := list(grid.pull_messages(waiting)))
+                    waiting -= {{reply.metadata.reply_to_message_id for reply in found}}
+            else:
+                replies = list(grid.send_and_receive(sent, timeout=3000))
             assert len(replies) == len(nodes) and not any(reply.has_error() for reply in replies)
             file.write(json.dumps(time.monotonic() - began) + "\\n")
             file.flush()
@@ -93,10 +106,10 @@ def fedskip_turn(link: SuperLink) -> list[float]:
     return found
 
 
-def echo_turn(link: SuperLink, folder: Path, nodes: int, rounds: int, size: int) -> list[float]:
+def echo_turn(link: SuperLink, folder: Path, nodes: int, rounds: int, size: int, pause: float) -> list[float]:
     out = folder / "seconds"
     out.unlink(missing_ok=True)
-    text = ECHO.format(nodes=nodes, rounds=rounds, size=size, out=str(out))
+    text = ECHO.format(nodes=nodes, rounds=rounds, size=size, out=str(out), pause=pause)
     (folder / "echo.py").write_text(text)
     (folder / "pyproject.toml").write_text(PYPROJECT)
     done = link.flwr("run", str(folder), NAME)
@@ -128,13 +141,52 @@ def noise(folder: Path, model: str) -> Path:
     return file
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    keys = {
+def write_study(folder: Path, options: argparse.Namespace, **keys: Any) -> None:
+    """The folder of a federation whose clients have random samples and train one step."""
+    study = {
         "data": {"name": str(noise(folder, options.model))}, "model": {"name": options.model},
-        "partition": {"kind": "iid"}, "cohort": options.nodes, "rounds": options.rounds + 1, "seeds": [0],
-        "methods": "fedskip(period=1000)", "local": {"max_steps": 1},
+        "partition": {"kind": "iid"}, "cohort": options.nodes, "seeds": [0], "local": {"max_steps": 1},
     }  # fmt: skip
-    write_local(folder, options.nodes, build(Tree(keys)))
+    write_local(folder, options.nodes, build(Tree(study | keys)))
+
+
+def hold(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """The memory of each kind of process over a study that merges and tests every fifth round."""
+    write_study(folder, options, rounds=options.memory, methods="scaffold(period=5)")
+    parties = Agreement.read(folder / agreement.FILE)
+    rounds: list[dict[str, int]] = []
+    held: dict[str, int] = {}  # in the round that is under way
+
+    with Processes() as processes:
+        link = SuperLink(folder, parties, processes, "127.0.0.1")
+        link.register()
+        nodes = Nodes(folder, parties.clients, processes, False)
+
+        def look() -> None:
+            nodes.look_after()
+            for name, size in memory(processes).items():
+                held[name] = max(held.get(name, 0), size)
+
+        def told(line: dict[str, Any]) -> None:
+            look()
+            rounds.append(dict(held))
+            held.clear()
+            print(f"round {line['round']}: {line['seconds']} s, MiB {rounds[-1]}", flush=True)
+
+        link.run()
+        link.watch(told, look)
+    found = []
+    for name in sorted(set().union(*rounds)):
+        before, after = (
+            statistics.median(one.get(name, 0) for one in some) for some in (rounds[10:20], rounds[-10:])
+        )
+        row = {"process": name, "MiB_rounds_11_to_20": before, "MiB_last_ten_rounds": after}
+        found.append(row | {"rounds": len(rounds), "nodes": options.nodes, "model": options.model})
+    return found
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    write_study(folder, options, rounds=options.rounds + 1, methods="fedskip(period=1000)")
     parties = Agreement.read(folder / agreement.FILE)
     size = plan_in(folder).layout.size
     echo = folder / "echo"
@@ -145,7 +197,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         link.register()
         Nodes(folder, parties.clients, processes, False)
         for turn in range(options.turns):
-            theirs += echo_turn(link, echo, options.nodes, options.rounds + 1, size)[1:]
+            theirs += echo_turn(link, echo, options.nodes, options.rounds + 1, size, options.pause)[1:]
             ours += fedskip_turn(link)[1:]
             held.append(memory(processes))
             last = f"echo {theirs[-options.rounds :]}, fedskip {ours[-options.rounds :]}"
@@ -153,7 +205,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {
         "model": options.model, "numbers": size, "nodes": options.nodes, "rounds": len(ours),
         "echo": statistics.median(theirs), "fedskip": statistics.median(ours),
-        "ratio": statistics.median(ours) / statistics.median(theirs), "memory": [held[0], held[-1]],
+        "echo_mean": statistics.fmean(theirs), "fedskip_mean": statistics.fmean(ours), "pause": options.pause,
+        "ratio": statistics.median(ours) / statistics.median(theirs), "load": os.getloadavg()[1],
+        "memory": json.dumps([held[0], held[-1]]),
     }  # fmt: skip
 
 
@@ -164,8 +218,20 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=4, help="of a turn that count")
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(parser.parse_args(), Path(folder) / "federation")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two looks of the echo app")
+    parser.add_argument("--memory", type=int, metavar="ROUNDS", help="30 or more: watch the memory instead")
+    parser.add_argument("--out", type=Path, help="a CSV file to add to")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "federation"
+        found = hold(options, folder) if options.memory else [measure(options, folder)]
+    if options.out is not None:
+        new = not options.out.exists()
+        with options.out.open("a", newline="") as file:
+            writer = csv.DictWriter(file, found[0])
+            if new:
+                writer.writeheader()
+            writer.writerows(found)
     print(json.dumps(found))
 
 

@@ -8,6 +8,7 @@ model.
     python benchmarks/peers.py --device cuda
     python benchmarks/peers.py --device cuda --precision fp32
     python benchmarks/peers.py --clients 100 --cohort 10
+    python benchmarks/peers.py --case synthetic     # and Flower's simulation: see flower_simulation.py
 
 The contestants take turns, and each number is the median of three turns after one that warms up. The last
 line printed is a JSON object. What is the same for all, and what is not:
@@ -20,7 +21,7 @@ line printed is a JSON object. What is the same for all, and what is not:
 - FedLab's `DataLoader` is replaced by indexing on the device, as in `plain`, which is faster. That its models
   travel through the host's memory is its own design.
 - pfl runs in one process. Its guide lets several share a GPU, which is not measured here.
-- Flower is left out: its simulation owns its processes for all its rounds, so it cannot take turns.
+- Flower has a case of its own: its simulation owns its processes, so it takes turns only as a whole.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+import flower_simulation
 from fedskip.bench import contestants as bench
 from fedskip.bench.cases import CASES, PflCNN
 from fedskip.bench.contestants import Once, contestant, once
@@ -236,7 +238,12 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, help="of each contestant in a turn")
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--cohort", type=int, default=50)
+    parser.add_argument("--case", choices=("pfl-cifar10", "synthetic"), default="pfl-cifar10")
+    given = vars(parser.parse_args())
     try:
-        main(**vars(parser.parse_args()))
+        if given.pop("case") == "synthetic":
+            flower_simulation.main()
+        else:
+            main(**given)
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -35,6 +35,23 @@ from fedskip.study.prepare import prepare
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # who sends, as Flower has it
 
+OWN_METHOD = """
+from dataclasses import dataclass
+import fedskip
+from fedskip.methods.base import TRAINABLE
+from fedskip.methods.terms import Terms
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled(fedskip.Method):
+    strength: float = 1.0
+    title = "Pulled"
+    remembers = {"last": TRAINABLE}
+    def begin(self, x, memory, server, visit):
+        return Terms(linear=self.strength * (x - memory["last"]) * ~visit.first)
+    def end(self, x, y, memory, server, visit):
+        return {"last": y}, {}
+"""
+
 Spoil = Callable[[Message, Message], Message | None]  # an order and its reply: what comes back of it
 
 

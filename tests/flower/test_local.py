@@ -20,6 +20,7 @@ import yaml
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
 
+from fedskip.engine.handed import Privacy
 from fedskip.flower.keys import write_certificates, write_key
 from fedskip.flower.local import write_local
 from fedskip.flower.serve import plan_in
@@ -27,7 +28,7 @@ from fedskip.records.checkpoint import found, load_checkpoint
 from fedskip.records.table import Table
 from fedskip.report.results import Results
 from fedskip.spec import build, load_yaml
-from grid import data_file, in_process
+from grid import OWN_METHOD, data_file, in_process
 
 POISON = """
 import dataclasses, fedskip
@@ -184,6 +185,33 @@ def test_a_killed_server_app_is_resumed_in_the_middle_of_a_period(tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_method_of_ones_own_is_found_where_the_command_is_started(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_method.py").write_text(OWN_METHOD)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    done("local", study(tmp_path, 2, methods=["own_method:Pulled(period=2)"]), "-n", 2, "--out", folder)
+    assert_undisturbed(folder)
+    sys.modules.pop("own_method")
+
+
+@pytest.mark.slow
+def test_private_visits(tmp_path: Path, folder: Path) -> None:
+    privacy = {"clip": 0.5, "sigma": 0.1}
+    file = study(tmp_path, 2, methods=["scaffold"], privacy=privacy)
+    done("local", file, "-n", 2, "--out", folder)
+    rows = Results.read(folder / "run").history
+    assert [row["x_epsilon"] for row in rows] == pytest.approx(
+        [Privacy(**privacy).epsilon(v) for v in (1, 2)]
+    )
+    assert all(row["train_loss"] is None for row in rows)
+    keys = [folder / "clients" / f"client-{i}" / "state" / "privacy.key" for i in range(2)]
+    assert all(key.stat().st_mode & 0o777 == 0o600 for key in keys)
+    assert keys[0].read_bytes() != keys[1].read_bytes()
+
+
+@pytest.mark.slow
 def test_ctrl_c_and_a_killed_superlink(tmp_path: Path, folder: Path) -> None:
     file = study(tmp_path, 2, rounds=4)
     process = started("local", file, "-n", 2, "--out", folder)
@@ -209,19 +237,26 @@ def test_ctrl_c_and_a_killed_superlink(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_that_dies_is_left_out_and_used_again_when_it_is_back(tmp_path: Path, folder: Path) -> None:
+def test_a_node_that_dies_is_used_again_when_it_is_back(tmp_path: Path, folder: Path) -> None:
+    """It is left out of a round, or its successor answers the same order: whichever comes first."""
     process = started("local", study(tmp_path, 3, methods=["scaffold"], rounds=500), "--out", folder)
 
-    def takes_part() -> bool:
-        return "client-1" in rounds(folder)[-1]["clients"]
+    def nodes() -> set[int]:
+        there = processes_of(folder).items()
+        return {pid for pid, command in there if "bin/flower-supernode" in command and "client-1" in command}
+
+    def taken_in() -> int:
+        return sum("client-1" in one["clients"] for one in rounds(folder))
 
     wait_until(lambda: rounds(folder), process)
-    assert takes_part()
-    for pid, command in processes_of(folder).items():
-        if "bin/flower-supernode" in command and "name='client-1'" in command:
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not takes_part(), process)
-    wait_until(takes_part, process)
+    assert taken_in()
+    killed = nodes()
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: nodes() - killed, process)
+    before = taken_in()
+    wait_until(lambda: taken_in() > before + 1, process)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,6 +49,23 @@ def test_standardising_by_a_sites_own_numbers_is_refused(
     with pytest.raises(InputError, match="standardize is not for federations"):
         _ = Site(place(tmp_path, loader="scaling_loader:load")).halves
     sys.modules.pop("scaling_loader")
+
+
+VISIT = """
+import sys
+from pathlib import Path
+from grid import FakeGrid, places, plan_of, play
+plan = plan_of(Path(sys.argv[1]), rounds=1)
+play(plan, FakeGrid(places(plan, Path(sys.argv[1]))))
+assert "torch" in sys.modules
+sys.exit("torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_visit_does_not_wait_for_torch_s_compiler(tmp_path: Path) -> None:
+    """Its import takes a second or two, and every message has a process of its own."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", VISIT, str(tmp_path)], check=True, env=env, capture_output=True)
 
 
 @pytest.mark.parametrize(

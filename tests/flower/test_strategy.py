@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from fedskip.flower.conductor import Conductor
 from fedskip.flower.line import Line
 from fedskip.flower.strategy import Nobody, SkippingStrategy
 from fedskip.methods.base import State
-from grid import FakeGrid, in_process, places, plan_of, play
+from grid import OWN_METHOD, FakeGrid, in_process, places, plan_of, play
 
 METHODS = ["fedavg", "fedskip(period=2)", "scaffold", "moon(mu=2)", "feddyn(alpha=0.3, period=2)"]
 
@@ -338,6 +340,48 @@ def test_other_clients_are_refused_on_resume(tmp_path: Path) -> None:
 
 def _renamed(agreement: Any, *names: str) -> Any:
     return type(agreement)(**{**vars(agreement), "clients": names})
+
+
+# --- a method of one's own ------------------------------------------------------------------------------
+
+
+class Lacking(FakeGrid):
+    """A grid whose node 1001 has no module of that name."""
+
+    module = "own_method"
+
+    def _answer(self, message: Message, node: int) -> Message:
+        if node != 1001:
+            return super()._answer(message, node)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "path", [path for path in sys.path if "own-folder" not in path])
+            patch.delitem(sys.modules, self.module, raising=False)
+            return super()._answer(message, node)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    folder = tmp_path / "own-folder"
+    folder.mkdir()
+    (folder / f"{Lacking.module}.py").write_text(OWN_METHOD)
+    monkeypatch.syspath_prepend(str(folder))
+    yield f"{Lacking.module}:Pulled(strength=0.5, period=2)"
+    sys.modules.pop(Lacking.module, None)
+
+
+def test_a_method_of_ones_own_is_the_same_everywhere(tmp_path: Path, own: str) -> None:
+    plan = plan_of(tmp_path, methods=own, rounds=5)
+    assert_same(play(plan, FakeGrid(places(plan, tmp_path))).run, in_process(plan))
+
+
+def test_a_site_without_the_module_is_named_with_the_way_out(
+    tmp_path: Path, own: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = plan_of(tmp_path, methods=own, rounds=2)
+    conductor = play(plan, Lacking(places(plan, tmp_path)))
+    assert conductor.accepted.tolist() == [2, 0, 2]
+    says = "b is left out: answers with an error (the module own_method is not installed at b: install it"
+    assert says in caplog.text
 
 
 # --- who is there --------------------------------------------------------------------------------------

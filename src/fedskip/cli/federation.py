@@ -184,26 +184,25 @@ def client(
     state_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Where it remembers.")] = None,
     device: Annotated[str | None, typer.Option(metavar="auto|cpu|cuda|cuda:N")] = None,
     port: Annotated[int | None, typer.Option(metavar="N", help="Of the node, on this machine.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The most that private visits may cost.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and without a key.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data, until stopped. Options win over client.yaml."""
     _flower()
     from fedskip.flower.check import client_checks
     from fedskip.flower.folder import ClientFile
-    from fedskip.flower.processes import Processes
-    from fedskip.flower.supernode import follow, start_supernode
+    from fedskip.flower.supernode import keep_up
 
     given = {
         "name": name, "server": server, "data": data, "loader": loader, "ca": ca, "key": key,
-        "state_dir": state_dir, "device": device, "port": port,
+        "state_dir": state_dir, "device": device, "port": port, "epsilon": epsilon,
     }  # fmt: skip
     file = ClientFile.read(folder, **{key: value for key, value in given.items() if value is not None})
     _refuse(client_checks(file, insecure=insecure, reach=False))
     try:
-        with Processes() as processes:
-            log = Path(file.state_dir) / "node.log"
-            typer.echo(f"{file.name} takes part at {file.server}; its log is {log}")
-            follow(start_supernode(file, processes, log, insecure=insecure), typer.echo)
+        log = Path(file.state_dir) / "node.log"
+        typer.echo(f"{file.name} takes part at {file.server}; its log is {log}")
+        keep_up(file, log, typer.echo, insecure=insecure)
     except KeyboardInterrupt:
         typer.secho("Stopped; all processes have ended.", fg="yellow", err=True)
         raise typer.Exit(130) from None

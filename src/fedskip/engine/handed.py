@@ -11,13 +11,13 @@ so the noise covers that, too. All of this acts on the trainable slice.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedskip.input.errors import InputError, require
 from fedskip.input.fit import SMALLEST, fit_all
@@ -25,6 +25,9 @@ from fedskip.models.vector import on
 from fedskip.rng import passing, stream
 
 EPSILON = "x_epsilon"  # a column of the history: what the client that was visited most has spent
+
+# The noise of visits with these keys, (k, D), for clipped models (k, D) and its standard deviation.
+Draw = Callable[[Sequence[int], Tensor, float], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +48,31 @@ class Privacy:
     def epsilon(self, visits: int) -> float:
         """What `visits` visits to a client cost it together.
 
-        Any change of a client's data moves a clipped update by at most 2 clip, and Gaussian noise of v visits
-        weighs as much as that of one visit with sigma / sqrt(v).
+        The Gaussian noise of v visits weighs as much as that of one visit with sigma / sqrt(v).
         """
         if visits == 0:
             return 0.0
-        return float(_accountant()(self.sigma / 2 / math.sqrt(visits), self.delta))
+        return gaussian_epsilon(self.sigma / math.sqrt(visits), self.delta)
+
+    @staticmethod
+    def refuse_buffers(module: nn.Module) -> None:
+        """Refuse a model that has numbers which would leave without noise."""
+        if any(buffer.is_floating_point() for buffer in module.buffers()):
+            rule = "cannot be had with a model that has buffers (BatchNorm): they would leave without noise"
+            raise InputError("privacy", rule, fix="use a model without them, as with GroupNorm")
 
 
-def _accountant():  # type: ignore[no-untyped-def]
-    """epsilon of (sigma over sensitivity, delta), exact for the Gaussian mechanism."""
+def gaussian_epsilon(sigma: float, delta: float) -> float:
+    """What a visit with noise of `sigma` clips costs, exactly.
+
+    Any change of a client's data moves a clipped update by at most 2 clip.
+    """
     try:
         from dp_accounting import get_epsilon_gaussian
     except ImportError:
         fix = "pip install 'fedskip[privacy]'"
         raise InputError("privacy", "needs the package dp-accounting to count epsilon", fix=fix) from None
-    return get_epsilon_gaussian
+    return float(get_epsilon_gaussian(sigma / 2, delta))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +99,16 @@ class Handing:
     """What the clients of one run hand on."""
 
     def __init__(
-        self, trainable: int, privacy: Privacy | None, attack: Attack | None, poisoners: Collection[int]
+        self,
+        trainable: int,
+        privacy: Privacy | None,
+        attack: Attack | None = None,
+        poisoners: Collection[int] = (),
+        draw: Draw | None = None,
     ) -> None:
+        """`draw` gives the noise of privacy; None: it follows from the visits' keys, as in simulations."""
         self.trainable, self.privacy, self.attack, self.poisoners = trainable, privacy, attack, poisoners
+        self.draw = draw or from_keys
 
     def __call__(self, clients: np.ndarray, keys: Sequence[int], x: Tensor, y: Tensor) -> Tensor:
         """The models (k, P) that leave these clients, whose training took x to y."""
@@ -100,18 +119,27 @@ class Handing:
         size = d.norm(dim=1, keepdim=True)
         out = y[:, : self.trainable]
         if self.privacy is not None:
-            out = x + d * (self.privacy.clip / size).clamp_max(1.0)
-            out = out + self.privacy.sigma * self.privacy.clip * self._noise("privacy", keys, d)
+            out = self._private(self.privacy, keys, x, d, size)
         if self.attack is not None and bad.any():
             harm = -d
             if self.attack.kind == "noise":
-                g = self._noise("attack", keys, d)
+                g = _normal("attack", keys, d)
                 harm = size * g / g.norm(dim=1, keepdim=True)
             out = torch.where(on(d.device, bad)[:, None], x + self.attack.scale * harm, out)
         return torch.cat([out, y[:, self.trainable :]], 1)
 
-    @staticmethod
-    def _noise(purpose: str, keys: Sequence[int], like: Tensor) -> Tensor:
-        """Standard normal numbers that follow from the visits' keys, (k, D)."""
-        rows = [passing(key, purpose).standard_normal(like.shape[1], np.float32) for key in keys]
-        return on(like.device, np.stack(rows), like.dtype)
+    def _private(self, how: Privacy, keys: Sequence[int], x: Tensor, d: Tensor, size: Tensor) -> Tensor:
+        """x (k, D) with updates d that are clipped and noisy; one that is not finite leaves as zeros."""
+        clipped = x + torch.where(size.isfinite(), d * (how.clip / size).clamp_max(1.0), 0.0)
+        return clipped + self.draw(keys, clipped, how.sigma * how.clip)
+
+
+def from_keys(keys: Sequence[int], clipped: Tensor, deviation: float) -> Tensor:
+    """Noise that whoever knows the visits' keys can draw again: for simulations."""
+    return deviation * _normal("privacy", keys, clipped)
+
+
+def _normal(purpose: str, keys: Sequence[int], like: Tensor) -> Tensor:
+    """Standard normal numbers that follow from the visits' keys, (k, D)."""
+    rows = [passing(key, purpose).standard_normal(like.shape[1], np.float32) for key in keys]
+    return on(like.device, np.stack(rows), like.dtype)

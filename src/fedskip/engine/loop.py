@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
+from torch.optim.sgd import sgd
 
 from fedskip.engine.arithmetic import spread
 from fedskip.engine.local import Route
@@ -94,21 +95,36 @@ class Trainer:
             setattr(part, name, made.clone())
         if terms.contrast is not None:
             self._freeze(x, terms.contrast)
-        optimiser = torch.optim.SGD(
-            self.parameters.values(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
-        )
+        momenta: list[Tensor | None] = [None] * len(self.parameters)
         losses = []
         for eta, (inputs, targets) in zip(route.eta, self._batches(route, x.device), strict=True):
-            optimiser.param_groups[0]["lr"] = eta
-            optimiser.zero_grad()
+            self.module.zero_grad()
             loss, objective = self._losses(inputs, targets, terms)
             objective.backward()
             if local.clip is not None:
                 clip_grad_norm_(self.parameters.values(), local.clip)
             self._bend(terms)
-            optimiser.step()
+            self._step(eta, momenta)
             losses.append(loss.detach())
         return layout.pack(self.module), torch.stack(losses).sum()
+
+    def _step(self, eta: float, momenta: list[Tensor | None]) -> None:
+        """A step of torch.optim.SGD, by the function that it calls.
+
+        The class would import torch's compiler, which takes a second or two. That matters where each visit
+        has a process of its own, as at the sites of a federation.
+        """
+        local, parameters = self.task.local, list(self.parameters.values())
+        gradients = {i: p.grad for i, p in enumerate(parameters) if p.grad is not None}
+        which, kept = list(gradients), [momenta[i] for i in gradients]
+        sparse = any(gradient.is_sparse for gradient in gradients.values())
+        with torch.no_grad():
+            sgd(
+                [parameters[i] for i in which], list(gradients.values()), kept, sparse, lr=eta, dampening=0.0,
+                momentum=local.momentum, weight_decay=local.weight_decay, nesterov=False, maximize=False,
+            )  # fmt: skip
+        for i, momentum in zip(which, kept, strict=True):
+            momenta[i] = momentum
 
     def _batches(self, route: Route, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         task, key = self.task, fold(torch.tensor(route.key, device=device))

@@ -30,10 +30,18 @@ def answered(message: Message, context: Context, act: Callable[[Site], RecordDic
         content = act(Site(place))
     except Exception as error:  # whatever it is: in its words there may be values of the data
         log.error("this site cannot %s: %s: %s", kind, type(error).__name__, error)
-        raise SiteError(f"{type(error).__name__}; the site's log says more") from error
+        raise SiteError(tellable(error, str(context.node_config.get("name")))) from error
     size, digest = messages.measured(content)
     book.note("sent", kind, bytes=size, digest=digest)
     return Message(content, reply_to=message)
+
+
+def tellable(error: Exception, site: str) -> str:
+    """What the server gets to know of an error: its kind, and the module if one is missing."""
+    if isinstance(error.__cause__, ModuleNotFoundError):
+        fix = "install it there, beside fedskip, as it is on the server"
+        return f"the module {error.__cause__.name} is not installed at {site}: {fix}"
+    return f"{type(error).__name__}; the site's log says more"
 
 
 @app.query("hello")
@@ -50,7 +58,7 @@ def train(message: Message, context: Context) -> Message:
     def act(site: Site) -> RecordDict:
         orders, visit = messages.read_train_order(message.content)
         work = Work.parse(str(visit.pop("work", "")))
-        return messages.train_reply(site.visit(orders, work, **visit))
+        return messages.train_reply(site.visit(orders, work, **visit), private=work.privacy is not None)
 
     return answered(message, context, act)
 

@@ -19,8 +19,10 @@ from torch import Tensor
 
 from fedskip import rng
 from fedskip.engine.arithmetic import torch_threads
+from fedskip.engine.handed import EPSILON
 from fedskip.federation import Clients, Orders, Outcome, Replies, Run, Server
 from fedskip.flower.plan import Plan
+from fedskip.flower.private import ACCOUNT, Account, fingerprint
 from fedskip.flower.screening import along, screen
 from fedskip.flower.work import layout_digest
 from fedskip.input.errors import InputError
@@ -53,6 +55,8 @@ class Conductor:
         self.sizes = np.zeros(self.clients, np.int64)  # samples, as each has said
         self.accepted = np.zeros(self.clients, np.int64)  # the last round of each whose reply was taken in
         self.experiment = plan.experiment
+        self.privacy = setting.privacy
+        self.account = Account(checkpoints and checkpoints.with_name(ACCOUNT))
         self.rows: list[Row] = []  # of the history
         self.outcome: Outcome | None = None  # that waits to be evaluated
         self.sent: Orders | None = None  # in this round
@@ -72,6 +76,11 @@ class Conductor:
         slots = np.flatnonzero(cohort >= 0)
         keys = [rng.visit_key(server.seed, round, int(client)) for client in cohort[slots]]
         self.sent = replace(server.orders(round, slots), clients=cohort[slots], keys=keys)
+        if self.privacy is not None:  # asked is spent, whatever becomes of the answer
+            for k, client in enumerate(self.sent.clients):
+                told = f"{round} {sorted(self.told(int(client)).items())}"
+                visit = fingerprint(told, self.sent.x[k], *self.sent.sent.values())[:8].hex()
+                self.account.note(self.plan.agreement.clients[client], visit, self.privacy.sigma)
         return self.sent
 
     def told(self, client: int) -> dict[str, Any]:
@@ -130,7 +139,7 @@ class Conductor:
             "round": outcome.round, "merges": outcome.merges,
             "test_accuracy": sums["metric"] / n, "test_loss": sums["loss"] / n,
             "val_accuracy": None, "slot_accuracy": None,
-            "train_loss": None if outcome.train_loss is None else float(outcome.train_loss),
+            "train_loss": None if outcome.train_loss is None or self.privacy else float(outcome.train_loss),
             "drift_mean": float(outcome.drift_mean),
             "drift_broadcast": float(outcome.drift_broadcast),
             "bytes_down": outcome.bytes_down, "bytes_up": outcome.bytes_up,
@@ -138,6 +147,8 @@ class Conductor:
             "x_worst_client": min(each, default=math.nan), "x_clients": len(each),
             "x_server_accuracy": self.plan.test(outcome.evaluated),
         }  # fmt: skip
+        if self.privacy is not None:
+            row[EPSILON] = self.account.epsilon(self.privacy.delta)
         self._note(outcome, outcome.evaluated, row)
         return row
 
@@ -158,7 +169,7 @@ class Conductor:
     # --- on disk -------------------------------------------------------------------------------------
 
     def history(self) -> str:
-        return Table(COLUMNS, self.rows).csv()
+        return Table((*COLUMNS, EPSILON) if self.privacy else COLUMNS, self.rows).csv()
 
     def save(self) -> None:
         """Write the state after a round."""

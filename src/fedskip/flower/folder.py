@@ -7,6 +7,7 @@ run/                what comes of it          systemd/        units to start bot
 """
 
 import dataclasses
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,19 +46,25 @@ clientapp = "fedskip.flower.clientapp:app"
 """
 
 UNIT = """\
+# Copy to /etc/systemd/system/, then: systemctl enable --now fedskip-{what}
+# {edit}
 [Unit]
 Description=fedskip federation: {what}
 After=network-online.target
 Wants=network-online.target
 
 [Service]
-ExecStart=/opt/fedskip/bin/fedskip federation {command}
+ExecStart="{program}" federation {what} .
 WorkingDirectory={folder}
+# User=fedskip
 Restart={restart}
-# a node that comes back sooner is still known as the old one, and refused
+# a client that comes back sooner is still known as the old one, and refused
 RestartSec=60
 KillMode=mixed
 TimeoutStopSec=30
+UMask=0077
+NoNewPrivileges=yes
+ProtectSystem=full
 
 [Install]
 WantedBy=multi-user.target
@@ -78,6 +85,7 @@ class ClientFile:
     key: str = "client.key"
     device: str = "auto"
     port: int | None = None  # of the node itself, on this machine only; None: a free one
+    epsilon: float | None = None  # the most that private visits may cost here; None: the study decides
 
     def __post_init__(self) -> None:
         fit_all(self, "")
@@ -85,6 +93,7 @@ class ClientFile:
         address(self.server)
         rule = "must be a port from 1 to 65535"
         require("port", self.port is None or 0 < self.port < 65536, rule, self.port)
+        require("epsilon", self.epsilon is None or self.epsilon > 0, "must be > 0", self.epsilon)
 
     @classmethod
     def read(cls, folder: Path, **given: Any) -> "ClientFile":
@@ -126,12 +135,21 @@ def write_folder(folder: Path, parties: Agreement, study: str, hosts: list[str])
         write_text(site / "ca.crt", ca)
         values = {"name": name, "server": parties.server, "data": "", "state_dir": "state"}
         write_text(site / CLIENT, CLIENT_HEAD + yaml.safe_dump(values, sort_keys=False))
-    units = folder / "systemd"
-    server = UNIT.format(what="server", command="server .", restart="on-failure", folder=folder.resolve())
-    client = UNIT.format(what="client", command="client .", restart="always", folder="/srv/fedskip/SITE")
-    write_text(units / "fedskip-server.service", server)
-    write_text(units / "fedskip-client.service", client)
+    write_units(folder)
     write_text(folder / "README.md", README.format(server=parties.server, sites=", ".join(parties.clients)))
+
+
+def write_units(folder: Path) -> None:
+    """Units that start both sides with their machines; the server's is for this machine, as it is."""
+    edit = "Better with a user of its own, who owns the folder."
+    here = {"program": Path(sys.executable).with_name("fedskip"), "folder": folder.resolve()}
+    plain = {name: str(path).replace("%", "%%") for name, path in here.items()}
+    server = UNIT.format(what="server", restart="on-failure", edit=edit, **plain)
+    edit = "Edit ExecStart and WorkingDirectory: where fedskip is, and the folder with client.yaml. " + edit
+    there = {"program": "/opt/fedskip/bin/fedskip", "folder": "/srv/fedskip/site"}
+    client = UNIT.format(what="client", restart="always", edit=edit, **there)
+    write_text(folder / "systemd" / "fedskip-server.service", server)
+    write_text(folder / "systemd" / "fedskip-client.service", client)
 
 
 STUDY = """\

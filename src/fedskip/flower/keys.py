@@ -14,12 +14,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 DAYS = 825  # that a certificate is good for
 
 
-def _secret(path: Path, content: bytes) -> None:
+def write_secret(path: Path, content: bytes) -> None:
     """Write what only its owner may read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(handle)
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -66,8 +68,8 @@ def write_certificates(folder: Path, hosts: Iterable[str]) -> None:
     server = server.add_extension(x509.SubjectAlternativeName(_hosts(hosts)), False)
     server = server.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
     server = server.add_extension(signed_by, False)
-    _secret(folder / "ca.key", _pem(authority))
-    _secret(folder / "server.key", _pem(key))
+    write_secret(folder / "ca.key", _pem(authority))
+    write_secret(folder / "server.key", _pem(key))
     for name, builder in (("ca.crt", ca), ("server.crt", server)):
         signed = builder.sign(authority, hashes.SHA384())
         (folder / name).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
@@ -77,7 +79,7 @@ def write_key(private: Path, public: Path) -> None:
     """A client's key: the private half stays with it, the public half is registered at the server."""
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.PrivateFormat.OpenSSH
-    _secret(private, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    write_secret(private, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
     public.parent.mkdir(parents=True, exist_ok=True)
     open_ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     public.write_bytes(key.public_key().public_bytes(*open_ssh) + b"\n")

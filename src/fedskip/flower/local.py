@@ -20,12 +20,9 @@ from fedskip.flower.processes import Process, Processes, free_port, last_words
 from fedskip.flower.serve import plan_in
 from fedskip.flower.shares import shares
 from fedskip.flower.superlink import SuperLink
-from fedskip.flower.supernode import start_supernode
+from fedskip.flower.supernode import AGAIN, TRIES, start_supernode
 from fedskip.input.errors import InputError, require
 from fedskip.spec import Draft, StudySpec, Tree, dump
-
-AGAIN = 20.0  # seconds until a node that ended is started again: its key is refused for about a minute
-TRIES = 8  # after which nothing is expected any more of nodes that all end
 
 STUDY: dict[str, Any] = {
     "name": "federation", "data": {"name": "synthetic"}, "partition": {"kind": "dirichlet", "beta": 0.5},

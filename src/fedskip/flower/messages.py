@@ -1,7 +1,7 @@
 """Orders and replies as Flower's records, one row each. This is all that passes between server and sites.
 
     to a site      model {x}, sent {...}, visit {run, round, accepted, key, omega, layout, work}
-    back           model {y}, upload {...}, visit {samples, steps, a, loss}
+    back           model {y}, upload {...}, visit {samples, steps, a, loss}; no loss where privacy is kept
 
 A message of a skip round and one of a round after a merge have the same fields: none of them tells whose
 model it was, which slot it is, or when slots merge. The key is opaque, the seed never leaves the server.
@@ -45,25 +45,30 @@ def read_train_order(content: RecordDict) -> tuple[Orders, dict[str, Any]]:
     return Orders(round, ME, ME, [key], x["x"][None], sent), visit
 
 
-def train_reply(replies: Replies) -> RecordDict:
+def train_reply(replies: Replies, *, private: bool) -> RecordDict:
+    """`private`: the sum of the losses, which has no noise, stays here."""
     visit: dict[str, Any] = {
-        "samples": int(replies.samples[0]), "steps": int(replies.steps[0]), "a": float(replies.a[0]),
-        "loss": float(replies.loss[0]),
+        "samples": int(replies.samples[0]), "steps": int(replies.steps[0]), "a": float(replies.a[0])
     }  # fmt: skip
+    visit |= {} if private else {"loss": float(replies.loss[0])}
     upload = {name: rows[0] for name, rows in replies.upload.items()}
     return RecordDict(
         {"model": arrays({"y": replies.y[0]}), "upload": arrays(upload), "visit": MetricRecord(visit)}
     )
 
 
-def read_train_reply(content: RecordDict, like: Tensor) -> Replies:
-    """What a site says it did, one row; whether that can be is for `screening` to say."""
+def read_train_reply(content: RecordDict, like: Tensor, *, private: bool) -> Replies:
+    """What a site says it did, one row; whether that can be is for `screening` to say.
+
+    `private`: it says nothing of its loss, which is 0 then.
+    """
     visit: Any = _record(content, "visit", MetricRecord)
     y = tensors(_record(content, "model", ArrayRecord)).get("y")
     upload = tensors(_record(content, "upload", ArrayRecord))
     require("a reply", y is not None, "must hold a model")
     try:
-        samples, steps, a, loss = (float(visit[name]) for name in ("samples", "steps", "a", "loss"))
+        samples, steps, a = (float(visit[name]) for name in ("samples", "steps", "a"))
+        loss = 0.0 if private else float(visit["loss"])
     except (KeyError, TypeError) as error:
         raise InputError("a reply", f"lacks {error}") from None
     assert y is not None

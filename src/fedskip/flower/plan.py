@@ -73,7 +73,7 @@ class Plan:
             value = getattr(setting, name)
             rule = "is not for federations: the data stay at the sites"
             require(name, not value, rule, value, "leave it out")
-        for name in ("privacy", "attack", "guard"):
+        for name in ("attack", "guard"):
             value = getattr(setting, name)
             require(name, value is None, "is only for simulations so far", value, "leave it out")
         known = metrics(setting.metric)
@@ -81,6 +81,9 @@ class Plan:
         fix = "write one that is a mean over samples, higher is better, such as accuracy"
         require("metric", summed, "must be one that sites can add up", setting.metric, fix)
         _ = self.work.dump(), self.layout  # what it is can be sent, and the model can be made
+        if setting.privacy is not None:
+            setting.privacy.refuse_buffers(make(setting.model, self.sizes, None, self.seed, "init"))
+            setting.privacy.epsilon(1)  # refuses where it cannot be counted
 
     @property
     def method(self) -> Method:

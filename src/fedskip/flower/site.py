@@ -16,20 +16,24 @@ from fedskip.data.base import Dataset
 from fedskip.data.pools import Pools
 from fedskip.data.split import split
 from fedskip.engine.evaluate import Evaluator
+from fedskip.engine.handed import Handing
 from fedskip.engine.local import Route, route
 from fedskip.engine.loop import Loop
 from fedskip.engine.task import Job, Task
 from fedskip.federation import Clients, Orders, Replies
 from fedskip.files import expanded, waited_for
 from fedskip.flower.memory import Versions
+from fedskip.flower.private import ACCOUNT, Account, fingerprint, own_noise, site_key
 from fedskip.flower.work import Work, layout_digest
 from fedskip.input.errors import InputError, require, unknown
 from fedskip.input.fit import fit
 from fedskip.input.named import is_own, load
+from fedskip.methods.base import State
 from fedskip.study.machine import resolve_device
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ME = np.zeros(1, np.int64)  # a site knows one client, itself
+DELTA = 1e-5  # at which a site counts its own epsilon, or at the study's if that is smaller
 
 
 def check_client(name: str, field: str = "name") -> str:
@@ -49,12 +53,13 @@ class Place:
     share: str | None = None  # a file that says which samples of a common data set are this site's
     device: str = "auto"
     split_seed: int = 0  # of data without a test set: never the study's
+    epsilon: float | None = None  # the most that private visits may cost; None: the study decides
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Place":
         """From a node config, whose keys have dashes."""
         known = {"name": str, "data": str, "state-dir": str, "loader": str, "share": str, "device": str}
-        kinds: dict[str, Any] = known | {"split-seed": int}
+        kinds: dict[str, Any] = known | {"split-seed": int, "epsilon": float}
         values = {}
         for key, value in config.items():
             if key in ("partition-id", "num-partitions"):  # Flower's own
@@ -139,17 +144,41 @@ class Site:
             orders = Orders(
                 orders.round, ME, ME, orders.keys, x, {k: t.to(self.device) for k, t in orders.sent.items()}
             )
-            client = Clients(work.method, task.layout, np.array([len(train)]), steps, x[0])
-            client.omega = np.array([omega])
-            versions = Versions(self.place.state_dir, run)
+            versions, kept = Versions(self.place.state_dir, run), State()
             if work.method.remembers and accepted:
                 kept = {k: t.to(self.device)[None] for k, t in versions.load(accepted).items()}
+            handing = self._handing(work, task, orders, kept, f"{run} {accepted} {omega!r} {layout}")
+            client = Clients(work.method, task.layout, np.array([len(train)]), steps, x[0], handing=handing)
+            client.omega = np.array([omega])
+            if kept:
                 client.memory.keep(ME, kept)
             replies = _trained(task, client, orders)
             if work.method.remembers:
                 rows, _ = client.memory.recall(ME)
                 versions.save(orders.round + 1, {k: row[0] for k, row in rows.items()}, accepted)
         return replies
+
+    def _handing(self, work: Work, task: Task, orders: Orders, kept: State, told: str) -> Handing | None:
+        """What is done to a model before it leaves this site, if anything; `told`: the rest of the order."""
+        privacy, place = work.privacy, self.place
+        if privacy is None:
+            rule, fix = "must be kept by studies here: client.yaml has an epsilon", "add it to the study"
+            require("privacy", place.epsilon is None, rule, fix=fix)
+            return None
+        privacy.refuse_buffers(task.module)
+        account = Account(place.state_dir / ACCOUNT)
+
+        def noted(visit: str) -> None:
+            if place.epsilon is not None:
+                delta = min(privacy.delta, DELTA)
+                account.refuse_beyond(place.epsilon, delta, place.name, visit, privacy.sigma)
+            account.note(place.name, visit, privacy.sigma)
+
+        told = f"{told} {orders.round} {orders.keys[0]} {work.dump()}"
+        tensors = [part for state in (orders.sent, kept) for _, part in sorted(state.items())]
+        order = fingerprint(told, orders.x, *tensors)
+        draw = own_noise(site_key(place.state_dir), order, noted)
+        return Handing(task.layout.trainable, privacy, draw=draw)
 
     def score(self, x: Tensor, work: Work, layout: str) -> dict[str, float | int]:
         """A model on this site's test samples: sums, which tell nothing of single classes."""

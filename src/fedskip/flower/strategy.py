@@ -99,6 +99,7 @@ class SkippingStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         conductor, round = self.conductor, self.conductor.round + 1
+        like, private = conductor.run.server.x, conductor.plan.setting.privacy is not None
         taken, why = {}, dict.fromkeys(self._places, "did not answer in time")
         for reply in replies:
             node = self.line.node_of(reply)
@@ -107,7 +108,7 @@ class SkippingStrategy(Strategy):
             try:
                 why[node] = f"answers with an error ({reply.error.reason})" if reply.has_error() else ""
                 if not reply.has_error():
-                    taken[self._places[node]] = read_train_reply(reply.content, conductor.run.server.x)
+                    taken[self._places[node]] = read_train_reply(reply.content, like, private=private)
             except InputError as error:
                 why[node] = str(error)
         nodes = {k: node for node, k in self._places.items()}
@@ -122,7 +123,9 @@ class SkippingStrategy(Strategy):
         if self._taken:
             self._heard = time.monotonic()
         elif time.monotonic() - self._heard > self.agreement.wait + self.agreement.timeout:
-            raise Nobody(f"no client has answered for {time.monotonic() - self._heard:.0f} s")
+            name, reason = next(iter(self._left_out.items()))
+            since = f"no client has answered for {time.monotonic() - self._heard:.0f} s"
+            raise Nobody(f"{since}; {name}: {reason}")
         model = conductor.outcome.evaluated if conductor.outcome else None
         return (None if model is None else _record(model)), None
 

@@ -4,11 +4,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fedskip.flower.agreement import address
 from fedskip.flower.folder import ClientFile
-from fedskip.flower.processes import Process, Processes, environment, free_port, last_words, tool
+from fedskip.flower.processes import Process, Processes, answers, environment, free_port, last_words, tool
 from fedskip.input.errors import InputError, require
 
 REFUSED = "Exit Code: 305"  # what a node says last whose key the server does not take
+AGAIN = 20.0  # seconds until a node that ended is started again: its key is refused for about a minute
+TRIES = 6  # of a node that ends within SOON seconds, again and again
+SOON = 120.0
 
 
 def start_supernode(file: ClientFile, processes: Processes, log: Path, *, insecure: bool = False) -> Process:
@@ -33,7 +37,33 @@ def node_config(file: ClientFile) -> str:
     for key, value in values.items():
         plain = not value or not any(c in value for c in "'\"\\\n")
         require(key, plain, "must hold no quotes, backslashes or line breaks", value)
-    return " ".join(f"{key}='{value}'" for key, value in values.items() if value)
+    limit = "" if file.epsilon is None else f" epsilon={float(file.epsilon)!r}"
+    return " ".join(f"{key}='{value}'" for key, value in values.items() if value) + limit
+
+
+def keep_up(file: ClientFile, log: Path, said: Callable[[str], None], *, insecure: bool = False) -> None:
+    """Run the node of a site: wait for the server, and start the node again where it ends.
+
+    A node ends when the server does, or if it is there before the server knows its key, or within a minute
+    after an earlier one. It is an error if it ends soon again and again.
+    """
+    host, port = address(file.server)
+    tries = 0
+    while True:
+        if not answers(host, port):
+            said(f"{file.server} does not answer yet; waiting for it")
+            while not answers(host, port):
+                time.sleep(2.0)
+        began = time.monotonic()
+        try:
+            with Processes() as processes:
+                follow(start_supernode(file, processes, log, insecure=insecure), said)
+        except InputError as error:
+            tries = tries + 1 if time.monotonic() - began < SOON else 1
+            if tries == TRIES:
+                raise
+            said(f"{error} It is started again in {AGAIN:g} s ({tries} of {TRIES}).")
+        time.sleep(AGAIN)
 
 
 def follow(process: Process, said: Callable[[str], None]) -> None:
@@ -47,10 +77,9 @@ def follow(process: Process, said: Callable[[str], None]) -> None:
         for line in whole.decode(errors="replace").splitlines():
             said(line)
         if code is not None:
-            fix = f"see {process.log}"
-            if REFUSED in process.tail():
-                fix = (
-                    "is its key registered there? After a restart, wait a minute: the old node is still known"
-                )
-            raise InputError(process.name, f"has ended: {last_words(process)}", fix=fix)
+            rule, fix = f"has ended: {last_words(process)}", f"see {process.log}"
+            if REFUSED in process.tail(60):
+                rule = "has ended: the server does not let it in"
+                fix = "is its key registered there? For a minute after an end the old node is still known."
+            raise InputError(process.name, rule, fix=fix)
         time.sleep(0.5)

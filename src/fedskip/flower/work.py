@@ -12,6 +12,7 @@ import torch
 
 from fedskip.data.base import Dataset
 from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.handed import Privacy
 from fedskip.engine.local import Local
 from fedskip.engine.task import Task
 from fedskip.files import digest
@@ -25,7 +26,7 @@ from fedskip.models.vector import Layout
 from fedskip.spec import Setting, StudySpec
 from fedskip.study.prepare import converted
 
-PROTOCOL = 1  # of the messages: both sides must speak the same
+PROTOCOL = 2  # of the messages: both sides must speak the same
 LONGEST = 100_000  # characters of its text
 
 
@@ -42,6 +43,7 @@ class Work:
     rounds: int
     precision: str | None
     deterministic: bool
+    privacy: Privacy | None  # what a site does to a model before it hands it on
 
     @classmethod
     def of(cls, spec: StudySpec, setting: Setting, method: Method, sizes: Mapping[str, int]) -> Work:
@@ -54,12 +56,13 @@ class Work:
         return cls(
             model=setting.model, sizes=dict(sizes), loss=str(setting.loss), metric=str(setting.metric),
             local=setting.local, method=dataclasses.replace(method, period=1), rounds=setting.rounds,
-            precision=spec.precision, deterministic=spec.deterministic,
+            precision=spec.precision, deterministic=spec.deterministic, privacy=setting.privacy,
         )  # fmt: skip
 
     def dump(self) -> str:
         """As the text that messages carry."""
         plain = {**vars(self), "local": dataclasses.asdict(self.local), "method": text(self.method)}
+        plain["privacy"] = self.privacy and dataclasses.asdict(self.privacy)
         return json.dumps({"protocol": PROTOCOL, **plain}, sort_keys=True)
 
     @classmethod
@@ -70,6 +73,7 @@ class Work:
             values = json.loads(written[:LONGEST])
             require("work", values.pop("protocol", None) == PROTOCOL, rule, ..., fix)
             [values["method"]] = parse_many(values["method"])
+            values["privacy"] = Privacy(**values["privacy"]) if values["privacy"] is not None else None
             return cls(**{**values, "local": Local(**values["local"])})
         except InputError:
             raise

@@ -20,7 +20,7 @@ from fedskip.engine.handed import EPSILON, Handing
 from fedskip.engine.local import Route, route
 from fedskip.engine.task import Task
 from fedskip.federation import Clients, Run, Server
-from fedskip.input.errors import InputError, require
+from fedskip.input.errors import require
 from fedskip.methods.base import Method
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.making import make
@@ -159,10 +159,8 @@ class Prepared:
         setting, task = self.setting, self.task
         if setting.privacy is None and setting.attack is None:
             return None
-        if setting.privacy is not None and any(b.is_floating_point() for b in task.module.buffers()):
-            rule = "cannot be had with a model that has buffers (BatchNorm): they would leave without noise"
-            raise InputError("privacy", rule, fix="use a model without them, as with GroupNorm")
         if setting.privacy is not None:
+            setting.privacy.refuse_buffers(task.module)
             setting.privacy.epsilon(1)  # refuses where it cannot be counted
         clients = len(self.division(seed).clients)
         poisoners = setting.attack.poisoners(seed, clients) if setting.attack else ()

@@ -1,0 +1,53 @@
+"""The folder of a federation, as it is written and read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
+
+from fedskip.flower.agreement import Agreement
+from fedskip.flower.folder import STUDY, ClientFile, write_folder
+from fedskip.flower.supernode import node_config
+from fedskip.input.errors import InputError
+
+
+def written(folder: Path) -> Path:
+    write_folder(folder, Agreement(clients=("a", "b")), STUDY.format(cohort=2), [])
+    return folder
+
+
+def test_units_start_this_program_in_this_folder(tmp_path: Path) -> None:
+    units = written(tmp_path / "a folder of 100%") / "systemd"
+    server = (units / "fedskip-server.service").read_text()
+    assert f'ExecStart="{Path(sys.executable).with_name("fedskip")}" federation server .' in server
+    assert "WorkingDirectory=" in server
+    assert "a folder of 100%%\n" in server
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_has_nothing_to_say_about_the_units(tmp_path: Path) -> None:
+    units = written(tmp_path / "a folder") / "systemd"
+    client = units / "fedskip-client.service"  # made to fit this machine, as its operator does
+    there = str(Path(sys.executable).with_name("fedskip"))
+    client.write_text(client.read_text().replace("/opt/fedskip/bin/fedskip", there))
+    for unit in (client, units / "fedskip-server.service"):
+        command = ["systemd-analyze", "verify", str(unit)]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = [line for line in (found.stdout + found.stderr).splitlines() if "fedskip" in line]
+        assert not said
+
+
+def test_a_clients_limit_reaches_its_node(tmp_path: Path) -> None:
+    site = written(tmp_path / "federation") / "clients" / "a"
+    assert "epsilon" not in node_config(ClientFile.read(site))
+    file = site / "client.yaml"
+    file.write_text(file.read_text() + "epsilon: 8\n")
+    assert node_config(ClientFile.read(site)).endswith(" epsilon=8.0")
+    with pytest.raises(InputError, match="epsilon must be > 0, got -1"):
+        ClientFile.read(site, epsilon=-1.0)
