@@ -25,7 +25,7 @@ def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
     assert rows["table3/synthetic"][:3] == ["30 × 1,000", "synthetic", "4 min, two CPU cores"]
     assert rows["table3/synthetic"][3] == "2, 1 of 10 methods"
     assert rows["tune/feddyn"][0] == "15 × 200", "every value of a grid counts"
-    assert rows["fig1/beta0.1"][2:] == ["about 3 min", ""]
+    assert rows["fig1/beta0.9"][2:] == ["about 3 min", ""]
     note = overview([kept]).note
     assert "cifar100cnn: not the paper's model. resnet50: reduced: 20 of 200 rounds." in note
     names = [row[0].plain for row in missing([kept]).rows]
