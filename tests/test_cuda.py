@@ -286,7 +286,7 @@ def test_groups_that_share_a_gpu_have_the_bits_of_groups_in_turn(tmp_path: Path,
     """Two workers with half of a GPU each, one worker after another, and both groups in this process."""
     pytest.importorskip("ray")
     keys: dict[str, Any] = {
-        "data": images(600), "model": "cnn", "partition": "iid", "clients": 6, "cohort": 4, "rounds": 4,
+        "data": images(6, 100), "model": "cnn", "partition": "iid", "clients": 6, "cohort": 4, "rounds": 4,
         "methods": "fedavg, fedskip(period=2), scaffold, moon", "seeds": 1, "checkpoint_every": 2,
         "local": {"batch": 16, "epochs": 1}, "engine": "stacked", "groups": 2, "device": "cuda",
         "compile": compile,

@@ -33,20 +33,21 @@ def finish(watching: "subprocess.Popen[bytes]") -> None:
         watching.wait(SECONDS + 1)
 
 
-def users(folder: str) -> list[int]:
-    """Processes that have a file of a folder open, this one aside."""
+def users(folder: str, spared: int) -> list[int]:
+    """Processes that have a file of a folder open, but for this one and one that is spared."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
             held = (os.readlink(file) for file in (process / "fd").iterdir())
-            if int(process.name) != os.getpid() and any(path.startswith(f"{folder}/") for path in held):
-                found.append(int(process.name))
+            pid = int(process.name)
+            if pid not in (os.getpid(), spared) and any(path.startswith(f"{folder}/") for path in held):
+                found.append(pid)
     return found
 
 
-def end(folder: str) -> None:
+def end(folder: str, spared: int) -> None:
     until = time.monotonic() + SECONDS
-    while (left := users(folder)) and time.monotonic() < until:
+    while (left := users(folder, spared)) and time.monotonic() < until:
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -55,10 +56,11 @@ def end(folder: str) -> None:
 
 
 def main() -> None:
+    owner = os.getppid()
     with contextlib.suppress(OSError):
         while os.read(0, 1024):
             pass
-    end(sys.argv[1])
+    end(sys.argv[1], owner)
 
 
 if __name__ == "__main__":

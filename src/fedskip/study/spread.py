@@ -60,6 +60,10 @@ class Group:
     def key(self) -> str:
         return group_key(self.part.key, self.number, self.of) if self.of > 1 else self.part.key
 
+    @property
+    def label(self) -> str:
+        return f"{self.part.key} {self.number + 1}/{self.of}"
+
     def told(self) -> Status:
         """How far it is."""
         if self.status is not None:
@@ -258,7 +262,7 @@ class Spread:
     def _devices(self, by_errand: dict[Errand, Group]) -> list[At]:
         with contextlib.suppress(RuntimeError):  # drawn in a thread of its own, while errands come and go
             under_way = [(by_errand[errand], device) for errand, device in self.crew.under_way]
-            return [At(str(device), group.key, group.speed()) for group, device in under_way]
+            return [At(str(device), group.label, group.speed()) for group, device in under_way]
         return []
 
 
