@@ -127,7 +127,8 @@ def memory(processes: Processes) -> dict[str, int]:
         for pid in descendants(process.guard.pid):
             with contextlib.suppress(OSError, IndexError, ValueError):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-                name = next(Path(part).name for part in command if "flower-" in part or "flwr-" in part)
+                named = (Path(part).name for part in command if "flower-" in part or "flwr-" in part)
+                name = next(named, "others")
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
                 found[name] = max(found.get(name, 0), pages * 4096 >> 20)
     return found

@@ -12,8 +12,7 @@ turns. The accuracy of both after the same number of rounds shows that they do t
 Flower has what is best for it: its own FedAvg with a fraction that gives 10 clients; a ClientApp whose data
 lie in the memory of its Ray actor as tensors, without a DataLoader; the SGD of `benchmarks/plain.py` on one
 torch thread; an actor for each core (`client_resources: {num_cpus: 1}`), or what `--cpus` says. fedskip plays
-one run in this process, on one core, with the engine that `auto` chooses for SYNTHETIC; and beside that a
-study of two seeds, which takes both cores, as Flower does: all of its rounds count.
+one run in this process, on one core, with the engine that `auto` chooses for SYNTHETIC; Flower has all cores.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,11 +39,9 @@ from plain import train_client
 
 CLIENTS_A_ROUND = 10
 WARM = 5  # rounds of Flower's that do not count
-SEEDS = 2  # of the study that is measured beside the single run
 COLUMNS = (
     "case", "cohort", "flower_cpus_per_actor", "flower_rounds_per_s", "fedskip_rounds_per_s", "ratio",
-    "study_seeds", "study_rounds_per_s", "study_ratio", "rounds", "fedskip_accuracy", "flower_accuracy",
-    "engine", "cores", "load", "flwr", "ray", "torch",
+    "rounds", "fedskip_accuracy", "flower_accuracy", "engine", "cores", "load", "flwr", "ray", "torch",
 )  # fmt: skip
 
 
@@ -104,7 +101,10 @@ def flower_turn(folder: str, rounds: int, cpus: float) -> None:
                 return found
 
         share = (CLIENTS_A_ROUND + 0.5) / clients
-        strategy = Timed(fraction_train=share, fraction_evaluate=0.0, min_available_nodes=clients)
+        strategy = Timed(
+            fraction_train=share, fraction_evaluate=0.0, min_train_nodes=CLIENTS_A_ROUND,
+            min_available_nodes=clients,
+        )  # fmt: skip
         first = ArrayRecord(torch.load(Path(folder) / "init.pt"))
         result = strategy.start(grid, first, num_rounds=rounds)
         torch.save(result.arrays.to_torch_state_dict(), Path(folder) / "flower.pt")
@@ -117,13 +117,13 @@ def flower_turn(folder: str, rounds: int, cpus: float) -> None:
 # --- both ----------------------------------------------------------------------------------------------
 
 
-def prepared_setting(seeds: int = 1) -> tuple[Any, Any]:
+def prepared_setting() -> tuple[Any, Any]:
     """SYNTHETIC as a study of its 1000 rounds has it, and the machine."""
     from fedskip.bench import contestants as bench
     from fedskip.bench.cases import CASES
 
     case = CASES["synthetic"]
-    return bench.setting_of(case.study(CLIENTS_A_ROUND * seeds, rounds=1000))
+    return bench.setting_of(case.study(CLIENTS_A_ROUND, rounds=1000))
 
 
 def hand_over(prepared: Any, folder: Path) -> None:
@@ -164,25 +164,6 @@ def ours(prepared: Any, machine: Any, rounds: int) -> tuple[float, float]:
     return (time.perf_counter() - began) / rounds, accuracy(prepared, run.server.x)
 
 
-def study_of(seeds: int) -> Callable[[int], float]:
-    """Plays rounds of several runs side by side, as a study does: seconds per round of one of them."""
-    from fedskip.bench import contestants as bench
-
-    prepared, machine = prepared_setting(seeds)
-    play = bench.stacked(prepared, machine, rounds=50)
-
-    def turn(rounds: int) -> float:
-        seconds, played = 0.0, 0
-        while played < rounds:
-            began = time.perf_counter()
-            _, traced = play()
-            if not traced:
-                seconds, played = seconds + time.perf_counter() - began, played + 50
-        return seconds / played / seeds
-
-    return turn
-
-
 def theirs(prepared: Any, folder: Path, rounds: int, cpus: float) -> tuple[float, float]:
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "1"}
     code = f"import flower_simulation as this; this.flower_turn({str(folder)!r}, {rounds}, {cpus})"
@@ -203,26 +184,20 @@ def measure(turns: int, rounds: int, cpus: float) -> dict[str, Any]:
     from importlib import metadata
 
     prepared, machine = prepared_setting()
-    study = study_of(SEEDS)
     found: dict[str, list[tuple[float, float]]] = {"fedskip": [], "flower": []}
-    many = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         hand_over(prepared, folder)
         for turn in range(turns):
             found["flower"].append(theirs(prepared, folder, rounds, cpus))
             found["fedskip"].append(ours(prepared, machine, rounds))
-            many.append(study(rounds))
             said = [f"{who} {1 / s[-1][0]:.2f} rounds/s, accuracy {s[-1][1]:.4f}" for who, s in found.items()]
-            said.append(f"fedskip with {SEEDS} seeds {1 / many[-1]:.2f} rounds/s")
             print(f"turn {turn + 1}, {cpus:g} CPUs an actor: {'; '.join(said)}", flush=True)
     rate = {who: 1 / statistics.median(one for one, _ in each) for who, each in found.items()}
-    rate["study"] = 1 / statistics.median(many)
     score = {who: statistics.median(one for _, one in each) for who, each in found.items()}
     values = [
         "synthetic", CLIENTS_A_ROUND, cpus, round(rate["flower"], 3), round(rate["fedskip"], 2),
-        round(rate["fedskip"] / rate["flower"], 1), SEEDS, round(rate["study"], 2),
-        round(rate["study"] / rate["flower"], 1), rounds, round(score["fedskip"], 4),
+        round(rate["fedskip"] / rate["flower"], 1), rounds, round(score["fedskip"], 4),
         round(score["flower"], 4), machine.engine, os.cpu_count(), round(os.getloadavg()[0], 1),
         *(metadata.version(name) for name in ("flwr", "ray", "torch")),
     ]  # fmt: skip
