@@ -41,7 +41,8 @@ CLIENTS_A_ROUND = 10
 WARM = 5  # rounds of Flower's that do not count
 COLUMNS = (
     "case", "cohort", "flower_cpus_per_actor", "flower_rounds_per_s", "fedskip_rounds_per_s", "ratio",
-    "planned_rounds", "rounds", "fedskip_accuracy", "flower_accuracy", "engine", "cores", "load", "flwr", "ray", "torch",
+    "planned_rounds", "rounds", "fedskip_accuracy", "flower_accuracy", "engine", "cores", "load",
+    "flwr", "ray", "torch",
 )  # fmt: skip
 
 
@@ -197,8 +198,8 @@ def measure(turns: int, rounds: int, cpus: float) -> dict[str, Any]:
     score = {who: statistics.median(one for _, one in each) for who, each in found.items()}
     values = [
         "synthetic", CLIENTS_A_ROUND, cpus, round(rate["flower"], 3), round(rate["fedskip"], 2),
-        round(rate["fedskip"] / rate["flower"], 1), prepared.setting.rounds, rounds, round(score["fedskip"], 4),
-        round(score["flower"], 4), machine.engine, os.cpu_count(), round(os.getloadavg()[0], 1),
+        round(rate["fedskip"] / rate["flower"], 1), prepared.setting.rounds, rounds,
+        round(score["fedskip"], 4), round(score["flower"], 4), machine.engine, os.cpu_count(), round(os.getloadavg()[0], 1),
         *(metadata.version(name) for name in ("flwr", "ray", "torch")),
     ]  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
