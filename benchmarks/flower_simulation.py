@@ -199,7 +199,8 @@ def measure(turns: int, rounds: int, cpus: float) -> dict[str, Any]:
     values = [
         "synthetic", CLIENTS_A_ROUND, cpus, round(rate["flower"], 3), round(rate["fedskip"], 2),
         round(rate["fedskip"] / rate["flower"], 1), prepared.setting.rounds, rounds,
-        round(score["fedskip"], 4), round(score["flower"], 4), machine.engine, os.cpu_count(), round(os.getloadavg()[0], 1),
+        round(score["fedskip"], 4), round(score["flower"], 4), machine.engine, os.cpu_count(),
+        round(os.getloadavg()[0], 1),
         *(metadata.version(name) for name in ("flwr", "ray", "torch")),
     ]  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
