@@ -9,7 +9,7 @@ no evaluation within the rounds. They take turns; Flower has a process of its ow
 stop and go on. Starting, the first rounds and compiling do not count, and each number is the median of the
 turns. The accuracy of both after the same number of rounds shows that they do the same work.
 
-Flower has what is best for it: its own FedAvg with a fraction that gives 10 clients; a ClientApp whose data
+Flower has what should suit it: its own FedAvg with a fraction that gives 10 clients; a ClientApp whose data
 lie in the memory of its Ray actor as tensors, without a DataLoader; the SGD of `benchmarks/plain.py` on one
 torch thread; an actor for each core (`client_resources: {num_cpus: 1}`), or what `--cpus` says. fedskip plays
 one run in this process, on one core, with the engine that `auto` chooses for SYNTHETIC; Flower has all cores.
@@ -41,7 +41,8 @@ CLIENTS_A_ROUND = 10
 WARM = 5  # rounds of Flower's that do not count
 COLUMNS = (
     "case", "cohort", "flower_cpus_per_actor", "flower_rounds_per_s", "fedskip_rounds_per_s", "ratio",
-    "rounds", "fedskip_accuracy", "flower_accuracy", "engine", "cores", "load", "flwr", "ray", "torch",
+    "planned_rounds", "rounds", "fedskip_accuracy", "flower_accuracy", "engine", "cores", "load",
+    "flwr", "ray", "torch",
 )  # fmt: skip
 
 
@@ -197,8 +198,9 @@ def measure(turns: int, rounds: int, cpus: float) -> dict[str, Any]:
     score = {who: statistics.median(one for _, one in each) for who, each in found.items()}
     values = [
         "synthetic", CLIENTS_A_ROUND, cpus, round(rate["flower"], 3), round(rate["fedskip"], 2),
-        round(rate["fedskip"] / rate["flower"], 1), rounds, round(score["fedskip"], 4),
-        round(score["flower"], 4), machine.engine, os.cpu_count(), round(os.getloadavg()[0], 1),
+        round(rate["fedskip"] / rate["flower"], 1), prepared.setting.rounds, rounds,
+        round(score["fedskip"], 4), round(score["flower"], 4), machine.engine, os.cpu_count(),
+        round(os.getloadavg()[0], 1),
         *(metadata.version(name) for name in ("flwr", "ray", "torch")),
     ]  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
