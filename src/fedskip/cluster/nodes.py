@@ -81,7 +81,7 @@ def refuse_unlike(found: Mapping[Device, Facts | str], model: str | None, anyway
             fix = "install the same versions on all nodes"
             raise InputError(f"cluster node {device.host}", f"is unlike this one: {why}", fix=fix)
         if why := fits.space_of(facts):
-            fix = "free some, or start Ray there with a --temp-dir that has more"
+            fix = "free some, or give Ray a folder for its files that has more: `ray start --temp-dir DIR`"
             raise InputError(f"cluster node {device.host}", f"is full: {why}", fix=fix)
     models = {facts["device"]: device.host for device, facts in there.items()}
     if anyway or (model is not None and model in models):
