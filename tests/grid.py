@@ -55,6 +55,17 @@ class Pulled(fedskip.Method):
 Spoil = Callable[[Message, Message], Message | None]  # an order and its reply: what comes back of it
 
 
+class Died(Exception):
+    """Of the server, in the middle of a round."""
+
+
+def die(order: Message, reply: Message) -> Message:
+    """In round 2, when its first site has trained and remembered."""
+    if order.metadata.message_type == "train" and order.content["visit"]["round"] == 2:
+        raise Died
+    return reply
+
+
 def carried(message: Message) -> Message:
     """What arrives of a message."""
     objects = get_all_nested_objects(message)

@@ -282,3 +282,25 @@ class Normed(nn.Module):
 def normed(local: Local = LOCAL, dtype: torch.dtype = torch.float64) -> Task:
     with rng.torch_scope("normed"):
         return make_task(Normed(), pool((6,)), local, dtype=dtype)
+
+
+class Looks(nn.Linear):
+    """Goes by its numbers, which a stack does not have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2.0 if x.sum() > 0 else 1.0)
+
+
+class Assigns(nn.Module):
+    """To its buffer, where BatchNorm writes in place: in a stack it would be lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        output: Tensor = self.linear(x - self.mean)
+        return output

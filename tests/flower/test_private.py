@@ -25,7 +25,7 @@ from fedskip.flower.private import ACCOUNT, KEY, Account, normal, site_key
 from fedskip.flower.site import ME, Place, Site
 from fedskip.flower.work import Work, layout_digest
 from fedskip.input.errors import InputError
-from grid import FakeGrid, in_process, places, plan_of, play
+from grid import Died, FakeGrid, die, in_process, places, plan_of, play
 
 PRIVACY = {"clip": 0.05, "sigma": 2.0}
 METHODS = ["fedavg", "fedskip(period=2)", "scaffold", "moon(mu=2)", "feddyn(alpha=0.3, period=2)"]
@@ -195,14 +195,6 @@ def test_epsilon_counts_what_was_asked_whatever_became_of_the_answer(tmp_path: P
 
 
 def test_a_round_that_is_played_again_costs_nothing_more(tmp_path: Path) -> None:
-    class Died(Exception):
-        pass
-
-    def die(order: Message, reply: Message) -> Message:
-        if order.metadata.message_type == "train" and order.content["visit"]["round"] == 2:
-            raise Died
-        return reply
-
     plan = private_plan(tmp_path, methods="scaffold", rounds=3)
     folder, sites = tmp_path / "run" / "checkpoints", places(plan, tmp_path)
     with pytest.raises(Died):

@@ -23,7 +23,7 @@ from fedskip.flower.conductor import Conductor
 from fedskip.flower.line import Line
 from fedskip.flower.strategy import Nobody, SkippingStrategy
 from fedskip.methods.base import State
-from grid import OWN_METHOD, FakeGrid, in_process, places, plan_of, play
+from grid import OWN_METHOD, Died, FakeGrid, die, in_process, places, plan_of, play
 
 METHODS = ["fedavg", "fedskip(period=2)", "scaffold", "moon(mu=2)", "feddyn(alpha=0.3, period=2)"]
 
@@ -315,14 +315,6 @@ def test_a_server_that_dies_in_a_round_plays_that_round_again(tmp_path: Path) ->
     """The sites have trained and remembered; the server's disk knows nothing of it."""
     plan, folder = plan_of(tmp_path, methods="scaffold(period=2)", rounds=5), tmp_path / "checkpoints"
     sites = places(plan, tmp_path)
-
-    class Died(Exception):
-        pass
-
-    def die(order: Message, reply: Message) -> Message:
-        if order.metadata.message_type == "train" and order.content["visit"]["round"] == 2:
-            raise Died
-        return reply
 
     with pytest.raises(Died):
         play(plan, FakeGrid(sites, die), folder)

@@ -19,6 +19,7 @@ from fedskip.report.progress import Course, Progress
 from fedskip.study import choice
 from fedskip.study.choice import MOST, SHORT, Choice, choose, compiles, streams_of
 from studies import study
+from tiny import Assigns, Looks
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "engines-cpu.csv"
 MANY = 10 * SHORT  # client-steps
@@ -46,28 +47,6 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.head(self.body(x))
         return found
-
-
-class Looks(nn.Linear):
-    """Goes by its numbers, which a stack does not have."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * (2.0 if x.sum() > 0 else 1.0)
-
-
-class Assigns(nn.Module):
-    """To its buffer: in a stack it would be lost."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
-        self.register_buffer("mean", torch.zeros(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        output: Tensor = self.linear(x - self.mean)
-        return output
 
 
 class Draws(nn.Linear):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from rich.console import Console
 
 from fedskip import InputError, Study
 from fedskip.records.checkpoint import found
 from fedskip.records.table import Row, Table
+from fedskip.report.live import Live
 from fedskip.report.progress import Progress
 from fedskip.report.results import Results
 from fedskip.study.groups import Here
@@ -107,6 +110,20 @@ def test_further_metrics_of_what_is_done_survive_a_stop(tmp_path: Path) -> None:
         made.resume(Stops(), rounds=4)
     assert made.results().summary.where(setting="b").column("x_macro_f1") == before
     assert made.resume().summary.where(setting="b").column("x_macro_f1") == before
+
+
+def test_an_addition_is_no_further_setting_on_the_screen(tmp_path: Path) -> None:
+    """Nor does the record say why an engine was chosen, where it was asked for."""
+    settings = [{"name": "a"}, {"name": "b"}]
+    made = study(tmp_path / "out", settings=settings, engine="loop", **FEW | {"rounds": 1})
+    made.run()
+    screen = Live(Console(file=io.StringIO()), lambda: "title", settings=2)
+    made.extend(seeds=[7])
+    made.resume(screen, rounds=2)
+    assert screen._begun == 2
+    known = yaml.safe_load((made.out / "study.yaml").read_text())["record"]["settings"]
+    assert known.keys() == {"a", "b", "a~1", "b~1"}
+    assert all("why" not in facts for facts in known.values())
 
 
 def test_a_copy_of_its_file_gives_the_same_study(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedskip import Arrays, Dataset, FedAvg, InputError
 from fedskip.methods.base import State
 from studies import Halved, numbered, study, toy
+from tiny import Assigns, Looks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,28 +32,6 @@ class Absent(FedAvg):
 
     title: ClassVar[str] = "Absent"
     remembers: ClassVar[dict[str, Any]] = {"h": "trainable"}
-
-
-class Stubborn(nn.Linear):
-    """Cannot be stacked: it looks at its numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * (2.0 if x.sum() > 0 else 1.0)
-
-
-class Forgetful(nn.Module):
-    """Assigns to its buffer, where BatchNorm writes in place: a stack would lose it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
-        self.register_buffer("mean", torch.zeros(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        output: Tensor = self.linear(x - self.mean)
-        return output
 
 
 def labelled(label: int) -> Dataset:
@@ -136,11 +115,11 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         "cannot be 'stacked' for BatchNorm with short batches",
     ),
     "state": (
-        STACKED | {"model": Forgetful},
-        "cannot be 'stacked' for this model, got 'Forgetful'. 'mean' comes out differently than in the loop",
+        STACKED | {"model": Assigns},
+        "cannot be 'stacked' for this model, got 'Assigns'. 'mean' comes out differently than in the loop",
     ),
     "vmap": (
-        STACKED | {"model": Stubborn(2, 2)},
+        STACKED | {"model": Looks(2, 2)},
         "engine cannot be 'stacked' for this model, loss and metric.*data-dependent control flow",
     ),
 }

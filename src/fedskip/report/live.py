@@ -63,7 +63,7 @@ class Live(Progress):
         screen: Callable[..., Any] = live.Live,
     ) -> None:
         self.console, self.title, self.settings = console, title, settings
-        self._begun = 0
+        self._begun, self._last = 0, ""  # settings, and the name of the last
         self._now: Watch | Abreast | None = None
         self._screen = screen(
             get_renderable=self._draw, console=console, refresh_per_second=REFRESH, transient=True
@@ -81,7 +81,8 @@ class Live(Progress):
     def setting(self, course: Course, rows: Iterable[Row]) -> None:
         if not self._begun:
             self.console.print(self.title(), soft_wrap=True)
-        self._begun += 1
+        self._begun += course.name != self._last  # parts of a setting come one after another
+        self._last = course.name
         for note in course.notes:
             self.console.print(f"{course.name}: {note}", soft_wrap=True)
         self._now = Watch(course, rows)

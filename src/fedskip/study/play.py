@@ -50,7 +50,7 @@ class Stage:
         Refuses to go on if it would not repeat what was noted of it before.
         """
         name, known = part.setting.key, self.noted(part.setting)
-        facts = {"why": known.get("why")} | found  # as it began
+        facts = {key: known[key] for key in ("why",) if key in known} | found  # as it began
         made = made_with(self.record, part.setting)
         if known and not self.anyway:
             noted = {"versions": made["versions"], **known}
