@@ -24,7 +24,9 @@ STORE = 80 << 20  # bytes of a node's object store
 class Nodes:
     """Nodes that can be killed. The first is the head, and no study must lose that."""
 
-    def __init__(self) -> None:
+    def __init__(self, **env: str) -> None:
+        """`env`: of its nodes, besides what all have."""
+        self.env = {**os.environ, **QUIET, **env}
         # a short path: sockets lie there
         self.folder, self.port = tempfile.mkdtemp(prefix="fs-", dir="/tmp"), free_port()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -45,7 +47,7 @@ class Nodes:
         ]
         self.running[name] = subprocess.Popen(
             [RAY, "start", *where, f"--node-ip-address=127.0.0.{number}", *more, "--block"],
-            env={**os.environ, **QUIET}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
         if number == 1:
@@ -84,9 +86,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def nodes(*names: str) -> Iterator[Nodes]:
+def nodes(*names: str, **env: str) -> Iterator[Nodes]:
     """A cluster with these nodes, of one core each; nothing of it is left."""
-    found = Nodes()
+    found = Nodes(**env)
     try:
         for name in names:
             found.start(name)

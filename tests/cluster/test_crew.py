@@ -148,6 +148,33 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         played(Pretends(lambda *_: [], []), "a")
 
 
+def test_a_worker_that_hangs_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At first it may think for long; when it is known how long words take, not any more."""
+    monkeypatch.setattr(module, "PAUSES", 1)
+
+    class Hangs(Pretends):
+        def heard(self, talks: list[Said], seconds: float) -> list[tuple[Said, Any]]:
+            return [(talk, what) for talk in talks if (what := next(talk.words)) != "silence"]
+
+    for came_forward, known in ((True, "HOUR"), (False, "DAY")):
+        for name in ("HOUR", "DAY"):
+            monkeypatch.setattr(module, name, 0.05 if name == known else 1000.0)
+        hall = Hangs(lambda device, _: ["checkpoint", *["silence"] * (10**6 if device == ONE else 1)], [ONE])
+        crew, lost = Crew(hall), list[Any]()
+        crew.add([Errand("a", lambda: "a")])
+        for news in crew.news():
+            if news is not None and news.what == "checkpoint" and came_forward:
+                news.errand.came_forward()
+            if news is not None and isinstance(news.what, Lost):
+                lost.append(news.what.why)
+                hall.there = [TWO]
+        assert len(lost) == 1
+        assert lost[0].startswith("its worker has said nothing for ")
+        assert lost[0].endswith("h: it hangs")
+        assert [device for device, _ in hall.begun] == [ONE, TWO]
+        assert hall.ended == [ONE]
+
+
 def test_who_stops_begins_nothing_new() -> None:
     hall = Pretends(lambda *_: ["checkpoint", "more"], [ONE])
     crew = Crew(hall)

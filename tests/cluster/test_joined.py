@@ -1,12 +1,16 @@
 """Addresses that are no cluster's."""
 
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from fedskip import InputError
 from fedskip.cluster.joined import check, joined
-from nodes import free_port
+from nodes import free_port, nodes
 
 
 @pytest.mark.parametrize(
@@ -36,3 +40,16 @@ def test_signals_are_heard_as_before() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with joined("local"):
         assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.slow
+def test_a_cluster_that_asks_for_a_token(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    fedskip, out = str(Path(sys.executable).with_name("fedskip")), tmp_path / "out"
+    with nodes("one", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0123456789abcdef") as cluster:
+        command = [fedskip, "run", "quickstart", "--cluster", cluster.address, "--out", str(out)]
+        env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+        found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 2
+    assert "if it asks for a token, set RAY_AUTH_MODE=token" in " ".join(found.stderr.split())
+    assert not out.exists()

@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from torch import nn
@@ -20,7 +22,7 @@ from fedskip import InputError
 from fedskip.flower.guard import descendants, runs
 from fedskip.records.table import Row
 from fedskip.report.progress import Progress, SideBySide
-from fedskip.study.spread import GroupsFailed
+from fedskip.study.spread import GroupsFailed, Parts, Spread
 from nodes import QUIET, Nodes, nodes
 from studies import numbers, study, weights
 
@@ -113,6 +115,35 @@ def test_what_is_refused_before_anything_is_written(tmp_path: Path, two: Nodes) 
         with pytest.raises(InputError, match=message):
             study(tmp_path / "out", **(KEYS | {"cluster": two.address} | keys)).run()
         assert not (tmp_path / "out").exists()
+
+
+def test_data_that_a_node_lacks_are_sent(tmp_path: Path, two: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for all groups; also where a file of that name is another."""
+    sent: list[str] = []
+    look, send = Spread.look, Parts.send
+    monkeypatch.setattr(Parts, "send", lambda self, key: (sent.append(key), send(self, key)))
+    generator = np.random.default_rng(0)
+    keys = KEYS | {"rounds": 2, "partition": "iid", "clients": 4}
+    del keys["settings"]
+    for there in ("none", "another", "the same"):
+        file = tmp_path / "mine.npz"
+        np.savez(file, x=generator.normal(size=(80, 2)).astype("float32"), y=np.arange(80) % 2)
+        here = study(tmp_path / f"here {there}", data={"name": str(file)}, processes=2, **keys).run().out
+
+        def looks(self: Spread, *args: Any, there: str = there, file: Path = file) -> None:
+            """This process has read the file; from now on nodes find what there is."""
+            if there != "the same":
+                file.unlink()
+            if there == "another":
+                np.savez(file, x=np.zeros((80, 2), "float32"), y=np.arange(80) % 2)
+            look(self, *args)
+
+        monkeypatch.setattr(Spread, "look", looks)
+        sent.clear()
+        made = study(tmp_path / there, data={"name": str(file)}, groups=2, cluster=two.address, **keys)
+        made.run()
+        assert len(sent) == (0 if there == "the same" else 1)
+        assert_same(made.out, here)
 
 
 # --- what takes more time --------------------------------------------------------------------------------
@@ -209,6 +240,21 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, plain: Path, times: int) 
     wait_for(lambda: not any(map(runs, left)), 30.0)
     study(out, groups=2, **KEYS).resume()
     assert_same(out, plain)
+
+
+@pytest.mark.slow
+def test_after_its_grace_nothing_is_left_running(tmp_path: Path) -> None:
+    """Its only checkpoint is far away."""
+    out, fedskip = tmp_path / "out", str(Path(sys.executable).with_name("fedskip"))
+    far = ["--rounds", "100000", "--set", "checkpoint_every=100000"]
+    command = [fedskip, "run", "quickstart", *far, "--cluster", "local", "--grace", "2", "--out", str(out)]
+    process = subprocess.Popen(command, env={**os.environ, **QUIET}, start_new_session=True)
+    wait_for(lambda: (out / "study.yaml").is_file())
+    left = descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 128 + signal.SIGTERM
+    assert left
+    wait_for(lambda: not any(map(runs, left)), 30.0)
 
 
 @pytest.mark.slow

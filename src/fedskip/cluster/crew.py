@@ -31,6 +31,8 @@ BEAT = 0.5  # seconds between two looks at who has said something
 LOOK = 2.0  # and at which devices there are
 REST = 20.0  # seconds that a device is left alone after it lost its worker
 PATIENCE = 600.0  # seconds without any device after which nobody waits any more
+HOUR, DAY = 3600.0, 86400.0  # seconds of silence after which a worker hangs: at least, and at first
+PAUSES = 20  # and at least so many times the longest pause that there was
 
 log = logging.getLogger(__name__)
 Fits = Callable[[Device, Facts], str]  # why a device is not used, or nothing
@@ -46,6 +48,8 @@ class Crew:
         self._order = itertools.count()
         self._waiting: list[tuple[float, int, Errand]] = []  # a heap
         self._talks: dict[Talk, Errand] = {}
+        self._spoke: dict[Talk, float] = {}  # when it last did
+        self._pause = 0.0  # the longest between two words
         self._free: list[Device] = []  # a heap
         self._known: set[Device] = set()
         self._resting: dict[Device, float] = {}  # until then
@@ -69,7 +73,7 @@ class Crew:
         """End an errand where it is."""
         for talk, known in list(self._talks.items()):
             if known is errand:
-                self._talks.pop(talk)
+                del self._talks[talk], self._spoke[talk]
                 self.hall.end(talk.device)
 
     def news(self) -> Iterator[News | None]:
@@ -77,7 +81,7 @@ class Crew:
         while self._talks or (self._waiting and self._open):
             self._look()
             self._hand_out()
-            for talk, what in self.hall.heard(list(self._talks), BEAT):
+            for talk, what in [*self.hall.heard(list(self._talks), BEAT), *self._hanging()]:
                 if talk in self._talks:  # who listens may have ended it
                     yield from self._heard(talk, what)
             yield None
@@ -107,10 +111,12 @@ class Crew:
             device = heapq.heappop(self._free)
             if device in self._known:
                 *_, errand = heapq.heappop(self._waiting)
-                self._talks[self.hall.begin(device, errand.argument())] = errand
+                talk = self.hall.begin(device, errand.argument())
+                self._talks[talk], self._spoke[talk] = errand, time.monotonic()
 
     def _release(self, talk: Talk, rest: float = 0.0) -> Errand:
         errand = self._talks.pop(talk)
+        del self._spoke[talk]
         if rest:
             self._resting[talk.device] = time.monotonic() + rest
         elif talk.device in self._known:
@@ -126,8 +132,17 @@ class Crew:
 
     # --- what is said ---------------------------------------------------------------------------------
 
+    def _hanging(self) -> Iterator[tuple[Talk, Lost]]:
+        """Workers that live and do nothing; how long a word may take is known when an errand came forward."""
+        now = time.monotonic()
+        for talk, errand in self._talks.items():
+            most = max(HOUR, PAUSES * self._pause) if errand.forward else DAY
+            if now - self._spoke[talk] > most:
+                yield talk, Lost(f"its worker has said nothing for {most / HOUR:.1f} h: it hangs")
+
     def _heard(self, talk: Talk, what: Any) -> Iterator[News]:
-        errand, device = self._talks[talk], talk.device
+        errand, device, now = self._talks[talk], talk.device, time.monotonic()
+        self._pause, self._spoke[talk] = max(self._pause, now - self._spoke[talk]), now
         if isinstance(what, Began) and (why := self.fits(device, what.facts)):
             what = Unfit(why)
         if isinstance(what, Unfit):

@@ -30,11 +30,12 @@ class Errand:
     argument: Callable[[], Any]  # what a worker gets, made anew whenever it begins
     size: float = 0.0  # large ones go first
     failures: int = field(default=0, init=False)  # since it last came forward
+    forward: bool = field(default=False, init=False)  # it has come forward at least once
     why: str = field(default="", init=False)  # it has been set aside
 
     def came_forward(self) -> None:
         """What it has done is kept: from here on it may fail as often again."""
-        self.failures = 0
+        self.failures, self.forward = 0, True
 
 
 class Began(NamedTuple):

@@ -96,7 +96,8 @@ def _connect(ray: ModuleType, address: str, **how: Any) -> None:
         if "ersion" in str(error):  # Ray compares its own and Python's
             rule = f"has another version of Python or Ray ({said(error)})"
             raise InputError("cluster", rule, address, "install the same on all nodes") from None
-        fix = f"see to that, or use {option('cluster', LOCAL, repr(LOCAL))}"
+        token = "if it asks for a token, set RAY_AUTH_MODE=token and have the token in ~/.ray/auth_token"
+        fix = f"see whether `ray status` finds it; {token}; or use {option('cluster', LOCAL, repr(LOCAL))}"
         if address == LOCAL:
             raise InputError("cluster", f"cannot be started ({said(error)})", address, "try again") from None
         raise InputError("cluster", f"cannot be joined ({said(error)})", address, fix) from None
