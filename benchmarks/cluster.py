@@ -1,13 +1,17 @@
-"""What a cluster costs: `python benchmarks/cluster.py overhead` and `python benchmarks/cluster.py plan`.
+"""What a cluster costs: `python benchmarks/cluster.py overhead|plan|cost`.
 
 overhead: the quickstart in two worker processes and with `--cluster local`, in turns. It prints start-up, the
 time from the first round to the written results, and the ratio of the two.
 plan: groups of runs handed out to devices that only pretend, each with one checkpoint, recorded in a folder.
+cost: the formula of docs/cluster.md, seconds = start-up + ceil(N / G) * t. t and start-up are those of one
+group alone on one core; then N groups of that size train on G cores, and both times are printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import resource
 import tempfile
 import time
@@ -67,6 +71,29 @@ def overhead(times: int, rounds: int | None) -> None:
     print(f"cluster / processes: median {median(ratios):.3f} of {times}")
 
 
+def cost(rounds: int | None) -> None:
+    everything = os.sched_getaffinity(0)
+    counted = [(groups, cores) for cores in (1, 2) for groups in (2, 3, 4) if cores <= len(everything)]
+
+    def once(groups: int, cores: int) -> tuple[float, float]:
+        """The methods of the quickstart with a seed for each group: all groups are of a size."""
+        os.sched_setaffinity(0, sorted(everything)[:cores])
+        keys = {"seeds": groups, "groups": groups, "cluster": "local", "engine": "stacked", "settings": [{}]}
+        try:
+            return timed(Path(folder) / f"{groups}-{cores}-{time.time()}", rounds, **keys)
+        finally:
+            os.sched_setaffinity(0, everything)
+
+    with tempfile.TemporaryDirectory() as folder:
+        once(1, 1)  # compiled steps are cached on disk
+        start, alone = once(1, 1)
+        print(f"one group alone: start-up {start:.1f} s, t = {alone:.1f} s")
+        for groups, cores in counted:
+            said, found = start + math.ceil(groups / cores) * alone, sum(once(groups, cores))
+            apart = found / said - 1
+            print(f"N = {groups}, G = {cores}: formula {said:.1f} s, found {found:.1f} s, {apart:+.0%}")
+
+
 @dataclass(eq=False)
 class Said:
     device: Device
@@ -76,18 +103,25 @@ class Said:
 class Pretends:
     """A stand-in for Ray: every errand brings a row and a checkpoint, and ends."""
 
-    def __init__(self, devices: int, content: bytes) -> None:
-        self.content = content
+    def __init__(self, devices: int, size: int) -> None:
+        """`size`: bytes of a checkpoint."""
+        self.size = size
         self.there = [Device(f"n{i // 8}", f"node{i // 8}", "GPU", i % 8) for i in range(devices)]
 
     def devices(self) -> list[Device]:
         return self.there
 
     def begin(self, device: Device, argument: Any) -> Said:
-        return Said(device, iter([Began({}), self.content, Ended()]))
+        return Said(device, self.words())
 
-    def heard(self, talks: list[Said], seconds: float) -> list[tuple[Said, Any]]:
-        return [(talk, next(talk.words)) for talk in talks]
+    def words(self) -> Iterator[Any]:
+        yield Began({})
+        yield os.urandom(self.size)  # made when it is heard, as one that arrives
+        yield Ended()
+
+    def heard(self, talks: list[Said], seconds: float) -> Iterator[tuple[Said, Any]]:
+        for talk in talks:
+            yield talk, next(talk.words)
 
     def end(self, device: Device) -> None: ...
 
@@ -96,9 +130,9 @@ class Pretends:
 
 
 def plan(groups: int, devices: int, size: int) -> None:
-    crew = Crew(Pretends(devices, bytes(size)))
+    crew = Crew(Pretends(devices, size))
     crew.add(Errand(group_key("study", number, groups), str) for number in range(groups))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = most = held()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         history = HistoryFile(Path(folder) / "history.csv")
@@ -106,17 +140,22 @@ def plan(groups: int, devices: int, size: int) -> None:
             if news is not None and isinstance(news.what, bytes):
                 history.append([{"setting": "study", "run": news.errand.name, "round": 1}])
                 keep(Path(folder) / "checkpoints", news.errand.name, 1, news.what)
+                most = max(most, held())
         seconds = time.perf_counter() - began
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    rate = groups / seconds
+    rate, grown = groups / seconds, (most - before) / 2**20
     print(
         f"{groups} groups over {devices} devices: {seconds:.1f} s, {rate:.0f} groups/s, {grown:.1f} MiB more"
     )
 
 
+def held() -> int:
+    """Bytes of memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["overhead", "plan"])
+    parser.add_argument("what", choices=["overhead", "plan", "cost"])
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--rounds", type=int, help="fewer than the quickstart has")
     parser.add_argument("--groups", type=int, default=1000)
@@ -125,6 +164,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "plan":
         plan(args.groups, args.devices, args.bytes)
+    elif args.what == "cost":
+        cost(args.rounds)
     else:
         overhead(args.times, args.rounds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,18 @@ import pytest
 from fedskip import InputError
 from fedskip.cluster import crew as module
 from fedskip.cluster.crew import Crew
-from fedskip.cluster.errands import Again, Began, Device, Ended, Errand, Failed, Lost, SetAside, Unfit
+from fedskip.cluster.errands import (
+    Again,
+    Began,
+    Device,
+    Ended,
+    Errand,
+    Failed,
+    Lost,
+    NotStarted,
+    SetAside,
+    Unfit,
+)  # fmt: skip
 
 ONE, TWO = Device("n1", "one", "CPU", 0), Device("n2", "two", "CPU", 0)
 
@@ -102,11 +114,50 @@ def test_failures_are_counted_since_it_last_came_forward() -> None:
     assert times == 7, "two more after the one that followed the last that came forward"
 
 
-def test_bad_input_is_not_tried_again() -> None:
-    hall = Pretends(lambda *_: [Failed(InputError("metric", "fails"))], [ONE])
-    crew, _ = played(hall, "a")
-    assert len(hall.begun) == 1
-    assert "metric fails" in crew.aside[0].why
+def test_bad_input_is_tried_on_another_node_at_most() -> None:
+    for there, tried in (([ONE], [ONE]), ([ONE, TWO], [ONE, TWO])):
+        hall = Pretends(lambda *_: [Failed(InputError("metric", "fails"))], there)
+        crew, _ = played(hall, "a")
+        assert [device for device, _ in hall.begun] == tried
+        assert "metric fails" in crew.aside[0].why
+
+
+@pytest.mark.parametrize(
+    "what", [Failed(RuntimeError("ECC")), Lost("killed"), Failed(InputError("init", "is not there"))]
+)
+def test_a_bad_device_takes_no_errand_down(what: Any) -> None:
+    """It is always free while the other works; the last try of an errand is elsewhere."""
+    hall = Pretends(lambda device, _: [what] if device == ONE else ["work"] * 50, [ONE, TWO])
+    crew, news = played(hall, *"abcdef")
+    assert not crew.aside
+    assert {name for name, host, said in news if isinstance(said, Ended)} == {*"abcdef"}
+    assert {host for _, host, said in news if isinstance(said, Ended)} == {"two"}
+
+
+def test_on_another_node_before_another_device_of_the_same() -> None:
+    beside = Device("n1", "one", "CPU", 1)
+    hall = Pretends(lambda device, _: ["done"] if device == TWO else [Failed(RuntimeError())], [ONE, beside])
+    crew = Crew(hall)
+    crew.add([Errand("a", lambda: "a")])
+    for news in crew.news():
+        if news is not None and isinstance(news.what, Failed):
+            hall.there = [ONE, beside, TWO]
+    assert [device for device, _ in hall.begun][-1] == TWO
+    assert len(hall.begun) <= 3
+    assert not crew.aside
+
+
+def test_a_worker_that_does_not_start_is_no_failure_of_its_errand() -> None:
+    hall = Pretends(lambda *_: ["done"], [ONE])
+    begin, times = hall.begin, iter(range(5))
+    hall.begin = lambda device, argument: (  # type: ignore[method-assign]
+        Said(device, iter([NotStarted("taken")]))
+        if next(times, None) is not None
+        else begin(device, argument)
+    )
+    crew, news = played(hall, "a")
+    assert not crew.aside
+    assert ("a", "one", "done") in news
 
 
 def test_a_device_that_does_not_fit_is_left_out() -> None:
@@ -144,8 +195,11 @@ def test_a_device_that_joins_is_used() -> None:
 
 def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.05)
-    with pytest.raises(InputError, match="has had no device to train on"):
-        played(Pretends(lambda *_: [], []), "a")
+    taken = Pretends(lambda *_: [], [ONE])
+    taken.begin = lambda device, _: Said(device, iter([NotStarted("taken")]))  # type: ignore[method-assign]
+    for hall in (Pretends(lambda *_: [], []), taken):
+        with pytest.raises(InputError, match="has had no device to train on"):
+            played(hall, "a")
 
 
 def test_a_worker_that_hangs_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,6 +227,22 @@ def test_a_worker_that_hangs_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         assert lost[0].endswith("h: it hangs")
         assert [device for device, _ in hall.begun] == [ONE, TWO]
         assert hall.ended == [ONE]
+
+
+def test_who_listens_slowly_calls_nobody_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or stands still for a while, as with Ctrl-Z."""
+    for name in ("HOUR", "DAY"):
+        monkeypatch.setattr(module, name, 0.05)
+    monkeypatch.setattr(module, "PAUSES", 0)
+    monkeypatch.setattr(module, "BEAT", 0.01)
+    hall = Pretends(lambda *_: ["word"] * 3, [ONE, TWO])
+    crew = Crew(hall)
+    crew.add(Errand(name, lambda: "a") for name in "ab")
+    for news in crew.news():
+        assert news is None or not isinstance(news.what, Lost)
+        if news is not None and news.what == "word":
+            time.sleep(0.1)
+    assert len(hall.begun) == 2
 
 
 def test_who_stops_begins_nothing_new() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedskip import InputError
-from fedskip.cluster.joined import check, joined
+from fedskip.cluster.joined import _refuse_other, check, joined
 from nodes import free_port, nodes
 
 
@@ -34,9 +34,20 @@ def test_nobody_is_there() -> None:
         check(f"127.0.0.1:{free_port()}")
 
 
+def test_a_process_that_is_connected_to_another() -> None:
+    for address in ("local", "auto", "head:6379"):
+        _refuse_other(address, "10.0.0.5:6379")
+    with pytest.raises(
+        InputError, match=r"cluster must be 10.0.0.5:6379, which this process is connected to"
+    ):
+        _refuse_other("10.0.0.5:6380", "10.0.0.5:6379")
+
+
 @pytest.mark.slow
-def test_signals_are_heard_as_before() -> None:
+def test_signals_are_heard_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a folder for temporary files whose name is too long for Ray is no obstacle."""
     pytest.importorskip("ray")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = signal.getsignal(signal.SIGTERM)
     with joined("local"):
         assert signal.getsignal(signal.SIGTERM) is before

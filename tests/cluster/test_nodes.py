@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from fedskip import InputError
-from fedskip.cluster.errands import Device
+from fedskip.cluster.errands import Device, Lost, NotStarted, Unfit
 from fedskip.cluster.nodes import refuse_unlike
-from fedskip.cluster.worker import facts
+from fedskip.cluster.worker import capability, facts, versions
 
 ONE, TWO = Device("n1", "one", "GPU", 0), Device("n2", "two", "GPU", 0)
 
 
 def like(**other: Any) -> dict[str, Any]:
-    return {**facts(), "device": "H200", "free": 1 << 40} | other
+    return {**facts("CPU", "/"), "device": "H200", "free": 1 << 40} | other
 
 
 def test_what_is_alike_fits() -> None:
@@ -29,7 +29,7 @@ def test_what_is_alike_fits() -> None:
     ("second", "message"),
     [
         (
-            like(versions=facts()["versions"] | {"torch": "1.0"}),
+            like(versions=versions() | {"torch": "1.0"}),
             "node two is unlike this one: it has torch 1.0",
         ),
         (like(free=3 << 20), "node two is full: it has 3 MiB of space left"),
@@ -51,6 +51,18 @@ def test_a_study_goes_on_with_its_model_of_device() -> None:
 
 
 def test_nobody_answers() -> None:
-    with pytest.raises(InputError, match="has no node that answers; one: no module"):
-        refuse_unlike({ONE: "no module"}, None, anyway=False)
-    assert refuse_unlike({ONE: "no module", TWO: like()}, None, anyway=False)
+    taken = NotStarted("taken by others")
+    with pytest.raises(InputError, match="has no node that answers; one: taken by others"):
+        refuse_unlike({ONE: taken}, None, anyway=False)
+    assert refuse_unlike({ONE: taken, TWO: like()}, None, anyway=False)
+    assert refuse_unlike({ONE: Lost("killed"), TWO: like()}, None, anyway=False)
+    with pytest.raises(InputError, match="node one cannot be used: No module named 'fedskip'"):
+        refuse_unlike({ONE: Unfit("No module named 'fedskip'"), TWO: like()}, None, anyway=False)
+
+
+def test_a_core_of_a_node_with_gpus_is_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray does not hide them."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "H200")
+    assert facts("CPU", "/")["device"] == capability()
+    assert facts("GPU", "/")["device"] == "H200"

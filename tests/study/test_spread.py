@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from torch import nn
 
@@ -24,7 +25,7 @@ from fedskip.records.table import Row
 from fedskip.report.progress import Progress, SideBySide
 from fedskip.study.spread import GroupsFailed, Parts, Spread
 from nodes import QUIET, Nodes, nodes
-from studies import numbers, study, weights
+from studies import Net, numbers, study, weights
 
 pytest.importorskip("ray")
 KEYS = {
@@ -53,8 +54,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def assert_same(out: Path, plain: Path) -> None:
     assert numbers(out) == numbers(plain)
     assert weights(out) == weights(plain)
-    for file in ("summary.csv",):
-        assert (out / file).read_text() == (plain / file).read_text()
+    assert (out / "summary.csv").read_text() == (plain / "summary.csv").read_text()
 
 
 class Kills(Progress):
@@ -146,6 +146,16 @@ def test_data_that_a_node_lacks_are_sent(tmp_path: Path, two: Nodes, monkeypatch
         assert_same(made.out, here)
 
 
+def test_weights_are_found_from_where_one_is(tmp_path: Path, two: Nodes) -> None:
+    """Not from where the nodes were started."""
+    torch.save(Net().state_dict(), tmp_path / "w.pt")
+    keys = KEYS | {"rounds": 2, "init": "w.pt", "settings": [{"name": "a"}]}
+    with contextlib.chdir(tmp_path):
+        here = study(tmp_path / "here", processes=2, **keys).run().out
+        there = study(tmp_path / "there", groups=2, cluster=two.address, **keys).run().out
+    assert_same(there, here)
+
+
 # --- what takes more time --------------------------------------------------------------------------------
 
 SCRIPT = """
@@ -186,6 +196,13 @@ def begun(out: Path, cluster: str, do: str = "run") -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env={**os.environ, **QUIET}, start_new_session=True)
 
 
+def endless(out: Path, *more: str) -> subprocess.Popen[bytes]:
+    """A study on the command line whose only checkpoint is far away."""
+    far = ["--rounds", "100000", "--set", "checkpoint_every=100000", "--groups", "2", "--out", str(out)]
+    command = [str(Path(sys.executable).with_name("fedskip")), "run", "quickstart", *far, *more]
+    return subprocess.Popen(command, env={**os.environ, **QUIET}, stderr=subprocess.PIPE)
+
+
 def wait_for(ready: Callable[[], bool], seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not ready():
@@ -194,20 +211,25 @@ def wait_for(ready: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 @pytest.mark.slow
-def test_workers_killed_at_ten_moments(tmp_path: Path, plain: Path) -> None:
-    draw = random.Random(0)
+def test_workers_killed_at_ten_moments(tmp_path: Path, plain: Path, caplog: pytest.LogCaptureFixture) -> None:
+    draw, disturbed = random.Random(0), 0
     with nodes("one", "two") as cluster:
         for attempt in range(10):
-            at, out = draw.randrange(1, 7), tmp_path / str(attempt)
+            at, out, killed = draw.randrange(1, 7), tmp_path / str(attempt), list[int]()
 
-            def kill(count: int, at: int = at) -> None:
+            def kill(count: int, at: int = at, killed: list[int] = killed) -> None:
                 if count == at:
                     time.sleep(draw.uniform(0, 0.3))
                     for pid in workers(cluster)[:1]:
                         os.kill(pid, signal.SIGKILL)
+                        killed.append(pid)
 
+            caplog.clear()
             study(out, groups=2, cluster=cluster.address, **KEYS).run(Meets(kill))
+            assert killed
+            disturbed += "it begins again" in caplog.text  # or it had just ended, or waited
             assert_same(out, plain)
+    assert disturbed >= 5
 
 
 @pytest.mark.slow
@@ -224,6 +246,19 @@ def test_the_driver_is_killed(tmp_path: Path, plain: Path, where: str) -> None:
         wait_for(lambda: not workers(cluster), 60.0)
         assert begun(out, address, "resume").wait(180) == 0
         assert_same(out, plain)
+
+
+@pytest.mark.slow
+def test_the_head_is_killed(tmp_path: Path) -> None:
+    """There is no cluster without it: the study ends, and says so."""
+    out = tmp_path / "out"
+    with nodes("one", "two") as cluster:
+        process = endless(out, "--cluster", cluster.address)
+        wait_for(lambda: (out / "study.yaml").is_file())
+        cluster.kill("one")
+        _, words = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert b"cluster has lost its head node" in words
 
 
 @pytest.mark.slow
@@ -244,11 +279,8 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, plain: Path, times: int) 
 
 @pytest.mark.slow
 def test_after_its_grace_nothing_is_left_running(tmp_path: Path) -> None:
-    """Its only checkpoint is far away."""
-    out, fedskip = tmp_path / "out", str(Path(sys.executable).with_name("fedskip"))
-    far = ["--rounds", "100000", "--set", "checkpoint_every=100000"]
-    command = [fedskip, "run", "quickstart", *far, "--cluster", "local", "--grace", "2", "--out", str(out)]
-    process = subprocess.Popen(command, env={**os.environ, **QUIET}, start_new_session=True)
+    out = tmp_path / "out"
+    process = endless(out, "--cluster", "local", "--grace", "2")
     wait_for(lambda: (out / "study.yaml").is_file())
     left = descendants(process.pid)
     process.send_signal(signal.SIGTERM)

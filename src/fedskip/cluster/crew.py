@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from fedskip.cluster.errands import (
@@ -20,6 +21,7 @@ from fedskip.cluster.errands import (
     Hall,
     Lost,
     News,
+    NotStarted,
     SetAside,
     Talk,
     Unfit,
@@ -30,12 +32,13 @@ TRIES = 3  # of an errand that does not come forward
 BEAT = 0.5  # seconds between two looks at who has said something
 LOOK = 2.0  # and at which devices there are
 REST = 20.0  # seconds that a device is left alone after it lost its worker
-PATIENCE = 600.0  # seconds without any device after which nobody waits any more
+PATIENCE = 600.0  # seconds without any worker after which nobody waits any more
 HOUR, DAY = 3600.0, 86400.0  # seconds of silence after which a worker hangs: at least, and at first
 PAUSES = 20  # and at least so many times the longest pause that there was
 
 log = logging.getLogger(__name__)
 Fits = Callable[[Device, Facts], str]  # why a device is not used, or nothing
+PLACES = attrgetter("node"), lambda device: device  # where an errand may have failed
 
 
 class Crew:
@@ -48,13 +51,14 @@ class Crew:
         self._order = itertools.count()
         self._waiting: list[tuple[float, int, Errand]] = []  # a heap
         self._talks: dict[Talk, Errand] = {}
-        self._spoke: dict[Talk, float] = {}  # when it last did
+        self._spoke: dict[Talk, float] = {}  # when it last did, for those that have; see _awake
         self._pause = 0.0  # the longest between two words
         self._free: list[Device] = []  # a heap
         self._known: set[Device] = set()
         self._resting: dict[Device, float] = {}  # until then
         self._looked = -LOOK
-        self._lonely = time.monotonic()  # since when there has been no device
+        self._lonely = 0.0  # since when there has been no worker
+        self._awake = self._beat = 0.0  # seconds that this process has listened, and its last beat
         self._open = True
 
     @property
@@ -73,15 +77,16 @@ class Crew:
         """End an errand where it is."""
         for talk, known in list(self._talks.items()):
             if known is errand:
-                del self._talks[talk], self._spoke[talk]
+                self._forget(talk)
                 self.hall.end(talk.device)
 
     def news(self) -> Iterator[News | None]:
         """All that is said until all errands are done or set aside; None: a moment has passed."""
+        self._lonely = self._beat = time.monotonic()
         while self._talks or (self._waiting and self._open):
             self._look()
             self._hand_out()
-            for talk, what in [*self.hall.heard(list(self._talks), BEAT), *self._hanging()]:
+            for talk, what in itertools.chain(self.hall.heard(list(self._talks), BEAT), self._hanging()):
                 if talk in self._talks:  # who listens may have ended it
                     yield from self._heard(talk, what)
             yield None
@@ -100,30 +105,53 @@ class Crew:
         for device in [device for device, until in self._resting.items() if until <= now]:
             del self._resting[device]
             heapq.heappush(self._free, device)
-        if self._known:
+        if self._spoke:
             self._lonely = now
         elif now - self._lonely > PATIENCE:
-            fix = "start nodes that are like those before, then resume the study"
+            fix = "start nodes that are like those before, or free their devices; then resume the study"
             raise InputError("cluster", f"has had no device to train on for {PATIENCE:.0f} s", fix=fix)
 
     def _hand_out(self) -> None:
-        while self._open and self._waiting and self._free:
-            device = heapq.heappop(self._free)
-            if device in self._known:
+        """Give every free device the largest errand that may begin there."""
+        free, self._free = self._free, []
+        while free and self._waiting and self._open:
+            device = heapq.heappop(free)
+            if device not in self._known:
+                continue
+            left = []
+            while self._waiting and not self._may(self._waiting[0][-1], device):
+                left.append(heapq.heappop(self._waiting))
+            if self._waiting:
                 *_, errand = heapq.heappop(self._waiting)
-                talk = self.hall.begin(device, errand.argument())
-                self._talks[talk], self._spoke[talk] = errand, time.monotonic()
+                self._talks[self.hall.begin(device, errand.argument())] = errand
+            else:
+                heapq.heappush(self._free, device)
+            for one in left:
+                heapq.heappush(self._waiting, one)
+        for device in free:
+            heapq.heappush(self._free, device)
+
+    def _may(self, errand: Errand, device: Device) -> bool:
+        """The last try of an errand is elsewhere, if there is an elsewhere: on another node, or device."""
+        last = errand.failures >= TRIES - 1
+        return not last or not any(
+            place(device) in (failed := {place(one) for one in errand.failed_on})
+            and any(place(other) not in failed for other in self._known)
+            for place in PLACES
+        )
+
+    def _forget(self, talk: Talk) -> Errand:
+        self._spoke.pop(talk, None)
+        return self._talks.pop(talk)
 
     def _release(self, talk: Talk, rest: float = 0.0) -> Errand:
-        errand = self._talks.pop(talk)
-        del self._spoke[talk]
         if rest:
             self._resting[talk.device] = time.monotonic() + rest
         elif talk.device in self._known:
             heapq.heappush(self._free, talk.device)
-        return errand
+        return self._forget(talk)
 
-    def _dismiss(self, device: Device, why: str) -> None:
+    def dismiss(self, device: Device, why: str) -> None:
         """Use a device no more."""
         log.warning("%s is not used: %s", device, why)
         self.unfit[device] = why
@@ -133,39 +161,56 @@ class Crew:
     # --- what is said ---------------------------------------------------------------------------------
 
     def _hanging(self) -> Iterator[tuple[Talk, Lost]]:
-        """Workers that live and do nothing; how long a word may take is known when an errand came forward."""
+        """Workers that live and do nothing; how long a word may take is known when an errand came forward.
+
+        Time in which this process stood still, or was busy with what it heard, does not count.
+        """
         now = time.monotonic()
-        for talk, errand in self._talks.items():
-            most = max(HOUR, PAUSES * self._pause) if errand.forward else DAY
-            if now - self._spoke[talk] > most:
+        self._awake += min(now - self._beat, 2 * BEAT)
+        self._beat = now
+        for talk, spoke in list(self._spoke.items()):
+            most = max(HOUR, PAUSES * self._pause) if self._talks[talk].forward else DAY
+            if self._awake - spoke > most:
                 yield talk, Lost(f"its worker has said nothing for {most / HOUR:.1f} h: it hangs")
 
     def _heard(self, talk: Talk, what: Any) -> Iterator[News]:
-        errand, device, now = self._talks[talk], talk.device, time.monotonic()
-        self._pause, self._spoke[talk] = max(self._pause, now - self._spoke[talk]), now
+        errand, device = self._talks[talk], talk.device
         if isinstance(what, Began) and (why := self.fits(device, what.facts)):
             what = Unfit(why)
         if isinstance(what, Unfit):
-            self._dismiss(device, what.why)
+            self.dismiss(device, what.why)
             self.add([self._release(talk)])
+        elif isinstance(what, NotStarted):
+            log.warning("%s has no worker (%s); others are tried", device, what.why)
+            self.hall.end(device)
+            errand.failed_on.add(device)
+            self.add([self._release(talk, REST)])
         elif isinstance(what, Again):
             yield News(errand, device, what)
             self.add([self._release(talk)])
         elif isinstance(what, Failed | Lost):
             yield from self._again(talk, what)
+        elif isinstance(what, Ended):
+            self._release(talk)
+            yield News(errand, device, what)
         else:
-            if isinstance(what, Ended):
-                self._release(talk)
+            self._pause = max(self._pause, self._awake - self._spoke.get(talk, self._awake))
+            self._spoke[talk] = self._awake
             yield News(errand, device, what)
 
     def _again(self, talk: Talk, what: Failed | Lost) -> Iterator[News]:
-        """An errand that failed begins again elsewhere, unless it has done so too often."""
+        """An errand that failed begins again, unless it has done so too often."""
         self.hall.end(talk.device)  # its next worker is a fresh one
         errand = self._release(talk, REST if isinstance(what, Lost) else 0.0)
+        errand.failed_on.add(talk.device)
         errand.failures += 1
+        if isinstance(what, Failed) and isinstance(what.error, InputError):
+            # a file may be missing on that node alone; who refuses it elsewhere, too, is right
+            elsewhere = {device.node for device in self._known} - {device.node for device in errand.failed_on}
+            errand.failures = max(errand.failures, TRIES - 1 if elsewhere else TRIES)
         why = what.why if isinstance(what, Lost) else f"{type(what.error).__name__}: {said(what.error)}"
         yield News(errand, talk.device, what)
-        if errand.failures < TRIES and not (isinstance(what, Failed) and isinstance(what.error, InputError)):
+        if errand.failures < TRIES:
             log.warning("%s failed on %s (%s); it begins again", errand.name, talk.device, why)
             self.add([errand])
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -30,12 +30,13 @@ class Errand:
     argument: Callable[[], Any]  # what a worker gets, made anew whenever it begins
     size: float = 0.0  # large ones go first
     failures: int = field(default=0, init=False)  # since it last came forward
+    failed_on: set[Device] = field(default_factory=set, init=False)  # and where
     forward: bool = field(default=False, init=False)  # it has come forward at least once
     why: str = field(default="", init=False)  # it has been set aside
 
     def came_forward(self) -> None:
         """What it has done is kept: from here on it may fail as often again."""
-        self.failures, self.forward = 0, True
+        self.failures, self.failed_on, self.forward = 0, set(), True
 
 
 class Began(NamedTuple):
@@ -62,8 +63,14 @@ class Failed(NamedTuple):
     error: Exception
 
 
+class NotStarted(NamedTuple):
+    """A worker did not start: its device may be taken by others."""
+
+    why: str
+
+
 class Lost(NamedTuple):
-    """A worker was lost, or did not start."""
+    """A worker was lost, or hangs."""
 
     why: str
 
@@ -99,8 +106,11 @@ class Hall(Protocol):
 
     def begin(self, device: Device, argument: Any) -> Talk: ...  # an errand on a device that is free
 
-    def heard(self, talks: list[Any], seconds: float) -> list[tuple[Any, Any]]:
-        """What was said by some of those under way; after so many seconds, perhaps nothing."""
+    def heard(self, talks: list[Any], seconds: float) -> Iterable[tuple[Any, Any]]:
+        """What was said by some of those under way; after so many seconds, perhaps nothing.
+
+        Words are fetched one after another, as they are asked for.
+        """
         ...
 
     def end(self, device: Device) -> None: ...  # its worker, whatever it does

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -13,12 +16,14 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedskip.cluster.errands import Device, Ended, Lost, Serve
+from fedskip.cluster.errands import Device, Ended, Lost, NotStarted, Serve, Unfit
 from fedskip.cluster.worker import Worker
-from fedskip.input.errors import said
+from fedskip.input.errors import InputError, said
 
 START = 180.0  # seconds that a worker may take to say its first word
 FETCH = 600.0  # seconds that a message may take: it may hold a model
+GONE = 20.0  # seconds after which a head that does not answer is gone
+AHEAD = 4  # messages that a worker may have said before they are heard
 
 
 @dataclass(eq=False)
@@ -49,16 +54,36 @@ class RayHall:
         self.kind, self.cores, self.per_device = kind, cores, per_device
         self._serve = cloudpickle.dumps(serve)
         self._workers: dict[Device, Any] = {}
+        self._found: list[Device] = []
+        self._answered = time.monotonic()  # when its head last did
+        self._folders: dict[str, str] = {}  # of Ray's files, by node
         self._actor = ray.remote(Worker)
 
     def devices(self) -> list[Device]:
+        if not self._head_answers():
+            return self._found
         found = []
         for node in ray.nodes():
+            self._folders[node["NodeID"]] = str(Path(node["RayletSocketName"]).parent.parent)
             there = node["Resources"].get(self.kind, 0) if node["Alive"] else 0
             many = int(there) * self.per_device if self.kind == "GPU" else int(there) // self.cores
             found += [Device(node["NodeID"], node["NodeName"], self.kind, i) for i in range(many)]
         self._forget(found)
+        self._found = found
         return found
+
+    def _head_answers(self) -> bool:
+        """Without its head a cluster is lost; Ray would end this process after a minute, and say little."""
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=1.0).close()
+        except OSError:
+            if time.monotonic() - self._answered > GONE:
+                fix = "start it again, then resume the study"
+                raise InputError("cluster", "has lost its head node", f"{host}:{port}", fix) from None
+            return False
+        self._answered = time.monotonic()
+        return True
 
     def _forget(self, there: list[Device]) -> None:
         """Workers of nodes that are gone are gone."""
@@ -71,21 +96,29 @@ class RayHall:
             self._workers[device] = self._actor.options(
                 num_cpus=0 if on_gpu else self.cores, num_gpus=1 / self.per_device if on_gpu else 0,
                 max_restarts=0, scheduling_strategy=NodeAffinitySchedulingStrategy(device.node, soft=False),
-            ).remote([os.getcwd(), *filter(None, sys.path)], self._serve)  # fmt: skip
-        stream = self._workers[device].do.options(num_returns="streaming").remote(argument)
+            ).remote(
+                [os.getcwd(), *filter(None, sys.path)], self._serve, device.kind, self._folders[device.node]
+            )  # fmt: skip
+        worker = self._workers[device]
+        worker.take.remote(argument)  # a call of its own: Ray keeps what a call is given until that call ends
+        stream = worker.do.options(
+            num_returns="streaming", _generator_backpressure_num_objects=AHEAD
+        ).remote()  # fmt: skip
         return RayTalk(device, stream, time.monotonic())
 
-    def heard(self, talks: list[RayTalk], seconds: float) -> list[tuple[RayTalk, Any]]:
+    def heard(self, talks: list[RayTalk], seconds: float) -> Iterator[tuple[RayTalk, Any]]:
         by_stream = {talk.stream: talk for talk in talks}
         if not by_stream:
             time.sleep(seconds)
-            return []
+            return
         ray.wait([*by_stream], timeout=seconds)
         ready, _ = ray.wait([*by_stream], num_returns=len(by_stream), timeout=0)
-        said_ = [(by_stream[stream], self._next(by_stream[stream])) for stream in ready]
-        late = [talk for talk in talks if not talk.heard and time.monotonic() - talk.began > START]
-        slow = Lost(f"its worker did not start within {START:.0f} s: the device may be taken by others")
-        return [*said_, *((talk, slow) for talk in late if talk.stream not in ready)]
+        for stream in ready:  # one after another: each may hold a model
+            yield by_stream[stream], self._next(by_stream[stream])
+        slow = NotStarted(f"its worker did not start within {START:.0f} s: the device may be taken by others")
+        for talk in talks:
+            if not talk.heard and time.monotonic() - talk.began > START:
+                yield talk, slow
 
     def _next(self, talk: RayTalk) -> Any:
         talk.heard = True
@@ -96,7 +129,7 @@ class RayHall:
         except GetTimeoutError:
             return Lost(f"its message did not come within {FETCH:.0f} s")
         except RayError as error:
-            return Lost(_in_words(error))
+            return _in_words(error)
 
     def end(self, device: Device) -> None:
         worker = self._workers.pop(device, None)
@@ -111,13 +144,14 @@ class RayHall:
         return RayParcel(ray.put(thing))
 
 
-def _in_words(error: RayError) -> str:
-    """What Ray says of a lost worker, in a line."""
+def _in_words(error: RayError) -> Lost | Unfit:
+    """What Ray says of a worker that is not there, in a line."""
     text = str(error)
-    if "No module named" in text:
-        return f"{text[text.index('No module named') :].splitlines()[0]}: install the same on all nodes"
+    if "creation task" in text:  # it could not even be made
+        why = text.strip().splitlines()[-1]
+        return Unfit(f"{why}: install the same on all nodes" if "No module named" in why else why)
     if "node died" in text.lower() or "its node" in text.lower():
-        return "its node died"
+        return Lost("its node died")
     if isinstance(error, RayActorError):
-        return "its worker died: it was killed, or the memory ran out"
-    return f"its worker was lost ({type(error).__name__}: {said(error)})"
+        return Lost("its worker died: it was killed, or the memory ran out")
+    return Lost(f"its worker was lost ({type(error).__name__}: {said(error)})")

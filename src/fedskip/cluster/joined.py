@@ -21,6 +21,8 @@ LOCAL = "local"
 TOKEN = uuid.uuid4().hex  # Ray keeps the first that a process has used
 SECRET = "RAY_AUTH_TOKEN"
 REACH = 5.0  # seconds in which something must listen at an address
+LONGEST, SHORT = 26, "/tmp"  # characters of a folder that Ray's sockets fit in, and one that is short
+ATTEMPTS = {"RAY_gcs_server_port_wait_time_s": "2"}  # to reach what listens there
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 
 
@@ -47,12 +49,13 @@ def joined(address: str) -> Iterator[None]:
     check(address)
     ray = _ray()
     if ray.is_initialized():  # somebody's notebook: what is theirs stays
+        _refuse_other(address, ray.get_runtime_context().gcs_address)
         yield
     elif address == LOCAL:
         with _started(ray):
             yield
     else:
-        with _own_signals():
+        with _own_signals(), _set(ATTEMPTS):
             _connect(ray, address)
         try:
             yield
@@ -63,18 +66,39 @@ def joined(address: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _started(ray: ModuleType) -> Iterator[None]:
     """Ray for this process alone: nobody else has its token, and its files are in a folder of their own."""
-    folder, before = tempfile.mkdtemp(prefix="fedskip-"), os.environ.get(SECRET)
-    os.environ[SECRET] = TOKEN
+    parent = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="fedskip-", dir=parent if len(parent) <= LONGEST else SHORT)
     watching = after.start(folder)  # also over our own end
     try:
-        with _own_signals():
-            _connect(ray, LOCAL, num_cpus=cores(), _temp_dir=folder, include_dashboard=False)
+        with _set({SECRET: TOKEN}):
+            with _own_signals():
+                _connect(ray, LOCAL, num_cpus=cores(), _temp_dir=folder, include_dashboard=False)
+            try:
+                yield
+            finally:
+                ray.shutdown()
+    finally:
+        after.finish(watching)
+
+
+@contextlib.contextmanager
+def _set(variables: dict[str, str]) -> Iterator[None]:
+    """Inside, the environment has these."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
         yield
     finally:
-        ray.shutdown()
-        os.environ.pop(SECRET)
-        os.environ.update({} if before is None else {SECRET: before})
-        after.finish(watching)
+        for name, was in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if was is None else {name: was})
+
+
+def _refuse_other(address: str, here: str) -> None:
+    """Refuse a cluster that is not the one that this process is part of; a host may have several names."""
+    if address not in (LOCAL, "auto") and address.rpartition(":")[2] != here.rpartition(":")[2]:
+        fix = "leave that with ray.shutdown(), or use 'auto'"
+        raise InputError("cluster", f"must be {here}, which this process is connected to", address, fix)
 
 
 def _ray() -> ModuleType:

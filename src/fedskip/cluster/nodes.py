@@ -7,14 +7,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedskip.cluster.errands import Began, Device, Ended, Facts, Failed, Hall, Lost
-from fedskip.cluster.worker import facts as own_facts
+from fedskip.cluster.errands import Began, Device, Ended, Facts, Failed, Hall, Lost, NotStarted, Unfit
+from fedskip.cluster.worker import versions
 from fedskip.input.errors import InputError, flag, said
 
 SPACE = 1 << 30  # bytes that a node must have free, for what Ray puts aside
 GREET = 240.0  # seconds in which all nodes have answered
 
 log = logging.getLogger(__name__)
+Answer = Facts | Unfit | NotStarted | Lost
 
 
 @dataclass(frozen=True)
@@ -43,39 +44,44 @@ class Fits:
         return f"its device is {facts['device']}, and not {self.model}" if other else ""
 
 
-def greet(hall: Hall, devices: list[Device], seconds: float = GREET) -> dict[Device, Facts | str]:
+def greet(hall: Hall, devices: list[Device], seconds: float = GREET) -> dict[Device, Answer]:
     """What there is at devices, or why nobody answers there."""
     talks = [hall.begin(device, None) for device in devices]
-    found: dict[Device, Facts | str] = {}
+    found: dict[Device, Answer] = {}
     until = time.monotonic() + seconds
     while talks and time.monotonic() < until:
         for talk, what in hall.heard(talks, 1.0):
             if isinstance(what, Began):
                 found[talk.device] = what.facts
-            elif isinstance(what, Ended | Failed | Lost):
-                talks.remove(talk)
-            if isinstance(what, Failed | Lost):
+                continue
+            talks.remove(talk)
+            if not isinstance(what, Ended):
                 hall.end(talk.device)
-                why = what.why if isinstance(what, Lost) else said(what.error)
-                found[talk.device] = why
+                found[talk.device] = Lost(said(what.error)) if isinstance(what, Failed) else what
     for talk in talks:
         hall.end(talk.device)
-    return {device: found.get(device, f"no answer within {seconds:.0f} s") for device in devices}
+    late = NotStarted(f"no answer within {seconds:.0f} s")
+    return {device: found.get(device, late) for device in devices}
 
 
-def refuse_unlike(found: Mapping[Device, Facts | str], model: str | None, anyway: bool) -> Fits:
+def refuse_unlike(found: Mapping[Device, Answer], model: str | None, anyway: bool) -> Fits:
     """Refuse nodes that would not give the same numbers; gives what fits.
 
     `model`: of the devices that the study began on, if it did. `anyway`: devices may be of several models.
     """
-    there = {device: facts for device, facts in found.items() if not isinstance(facts, str)}
-    for device, why in found.items():
-        if isinstance(why, str) and there:
-            log.warning("%s is not used: %s", device, why)
+    there, silent = dict[Device, Facts](), list[str]()
+    for device, answer in found.items():
+        if isinstance(answer, Unfit):
+            fix = "see to that, or take it out of the cluster"
+            raise InputError(f"cluster node {device.host}", f"cannot be used: {answer.why}", fix=fix)
+        if isinstance(answer, NotStarted | Lost):
+            log.warning("%s does not answer: %s", device, answer.why)
+            silent.append(f"{device.host}: {answer.why}")
+        else:
+            there[device] = answer
     if not there:
-        device, why = next(iter(found.items()))
-        raise InputError("cluster", f"has no node that answers; {device.host}: {why}", fix="see to that")
-    fits = Fits(own_facts()["versions"], None if anyway else model)
+        raise InputError("cluster", f"has no node that answers; {silent[0]}", fix="see to that")
+    fits = Fits(versions(), None if anyway else model)
     for device, facts in there.items():
         if why := fits.versions_of(facts):
             fix = "install the same versions on all nodes"

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,36 +20,48 @@ from fedskip.version import __version__
 class Worker:
     """Does errands. Ray makes an actor of it."""
 
-    def __init__(self, paths: Sequence[str], serve: bytes) -> None:
-        """`paths`: where whoever sent it finds modules. `serve`: a pickled `Serve`."""
+    def __init__(self, paths: Sequence[str], serve: bytes, kind: str, folder: str) -> None:
+        """`paths`: where whoever sent it finds modules. `serve`: a pickled `Serve`.
+
+        `kind`: of its device, GPU or CPU. `folder`: where Ray puts aside what does not fit its memory.
+        """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping is the business of who sent it
         sys.path += [path for path in paths if path not in sys.path]
-        self._pickled = serve
+        self._pickled, self.kind, self.folder = serve, kind, folder
+        self._taken: list[Any] = []  # arguments of errands to come
         self._serve: Serve | None = None
 
-    def do(self, argument: Any) -> Iterator[Any]:
+    def take(self, argument: Any) -> None:
+        """What the next errand is done with."""
+        self._taken.append(argument)
+
+    def do(self) -> Iterator[Any]:
         """Do an errand; whatever goes wrong is told, not raised: Ray's own errors mean lost workers."""
         try:
-            yield Began(facts())
+            yield Began(facts(self.kind, self.folder))
             if self._serve is None:
                 self._serve = pickle.loads(self._pickled)
-            yield from self._serve(argument)
+            yield from self._serve(self._taken.pop())
         except Exception as error:
             yield Failed(portable(error, f"On {socket.gethostname()}"))
 
 
-def facts() -> Facts:
-    """What must be alike on all nodes, and what must be there."""
+def facts(kind: str, folder: str) -> Facts:
+    """What must be alike on all nodes, and what must be there; of a node's GPU, or its CPU."""
     return {
         "host": socket.gethostname(),
-        "versions": {
-            "fedskip": __version__,
-            "torch": str(torch.__version__),
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else capability(),
-        "free": shutil.disk_usage(tempfile.gettempdir()).free,  # bytes
+        "versions": versions(),
+        "device": torch.cuda.get_device_name() if kind == "GPU" else capability(),
+        "free": shutil.disk_usage(folder).free,  # bytes
+    }
+
+
+def versions() -> dict[str, str]:
+    return {
+        "fedskip": __version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
     }
 
 

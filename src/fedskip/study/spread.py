@@ -7,6 +7,7 @@ models pass through it, one checkpoint at a time.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +24,10 @@ from fedskip.records.provenance import Facts
 from fedskip.records.table import Row
 from fedskip.report.progress import At, Course, SideBySide, Status
 from fedskip.spec import Draft, Setting, StudySpec
-from fedskip.study.afar import Finished, Found, Kept, Look, Model, Order, Seen, Train, sent
 from fedskip.study.cut import shares
 from fedskip.study.play import Outcome, Stage
 from fedskip.study.prepare import Prepared
+from fedskip.study.remote import Finished, Found, Kept, Look, Model, Order, Seen, Train, digest_of, sent
 from fedskip.study.session import write_model
 
 FEW = 3  # groups that an error names
@@ -82,22 +83,28 @@ class Parts:
     def __init__(self, hall: Hall) -> None:
         self.hall = hall
         self.orders: dict[str, Parcel] = {}  # by part
-        self.data: dict[int, Parcel] = {}  # by pool
-        self._pools: dict[str, Pool] = {}
+        self.data: dict[int, Parcel] = {}  # by number, see below
+        self._pools: list[Pool] = []
+        self._numbers: dict[str, int] = {}  # of the data set of a part
 
-    def add(self, part: Prepared, order: Order) -> None:
-        key = part.setting.key
-        self.orders[key], self._pools[key] = self.hall.put(order), part.pool
-        if not isinstance(part.setting.data, dict):  # an object, which nodes cannot have
+    def number(self, pool: Pool) -> int:
+        """Of a data set, among those of the study."""
+        if not any(pool is known for known in self._pools):
+            self._pools.append(pool)
+        return [pool is known for known in self._pools].index(True)
+
+    def add(self, key: str, order: Order) -> None:
+        self.orders[key], self._numbers[key] = self.hall.put(order), order.pool
+        if order.data is None:  # an object, which nodes cannot have
             self.send(key)
 
     def send(self, key: str) -> None:
-        pool = self._pools[key]
-        if id(pool) not in self.data:
-            self.data[id(pool)] = self.hall.put(sent(pool.dataset))
+        number = self._numbers[key]
+        if number not in self.data:
+            self.data[number] = self.hall.put(sent(self._pools[number].dataset))
 
     def of(self, key: str) -> tuple[Parcel, Parcel | None]:
-        return self.orders[key], self.data.get(id(self._pools[key]))
+        return self.orders[key], self.data.get(self._numbers[key])
 
 
 class Spread:
@@ -115,11 +122,7 @@ class Spread:
         """See on the cluster whether parts can be trained, and plan them; refuses what cannot."""
         steps = [one.steps for one in prepared]
         for one, some, devices in zip(prepared, steps, shares(steps, self.devices), strict=True):
-            order = Order(
-                _light(self.spec), _sendable(one.setting), one.divisions, one.scales, one.pool.digests,
-                some, devices, anyway,
-            )  # fmt: skip
-            self.parts.add(one, order)
+            self.parts.add(one.setting.key, self._order(one, some, devices, anyway))
         keys = {one.setting.key: one for one in prepared}
         self.crew.add(Errand(key, partial(self._look, key, noted)) for key in keys)
         for news in self.crew.news():
@@ -135,6 +138,15 @@ class Spread:
             elif isinstance(news.what, SetAside):
                 rule = f"cannot be tried there ({news.what.why})"
                 raise InputError("cluster", rule, fix="see to that, and try again").at(where)
+
+    def _order(self, one: Prepared, steps: int, devices: float, anyway: bool) -> Order:
+        setting, data = _sendable(one.setting), one.setting.data
+        return Order(
+            spec=_light(self.spec), setting=setting, divisions=one.divisions, scales=one.scales,
+            pool=self.parts.number(one.pool), data=data if isinstance(data, dict) else None,
+            digests=one.pool.digests, weights=setting.init and digest_of(setting.init),
+            steps=steps, devices=devices, anyway=anyway,
+        )  # fmt: skip
 
     def _look(self, key: str, noted: Facts) -> Look:
         order, data = self.parts.of(key)
@@ -166,7 +178,8 @@ class Spread:
                 self.crew.begin_no_more()
             if news is not None:
                 self._heard(stage, by_errand[news.errand], news)
-        stage.stop.at_checkpoint()
+        if any(group.done is None for group in groups):
+            stage.stop.at_checkpoint()
         stage.progress.finished()
         return self._outcome(stage, settings, groups)
 
@@ -185,7 +198,7 @@ class Spread:
 
     def _errand(self, stage: Stage, group: Group, study: str) -> Errand:
         def argument() -> Train:
-            saved = None if group.file is None else (group.file.name, group.file.read_bytes())
+            saved = [] if group.file is None else [(group.file.name, group.file.read_bytes())]
             order, data = self.parts.of(group.part.key)
             before, columns = stage.noted(group.part)["machine"], stage.history.columns
             return Train(order, before, group.number, study, columns, saved, data)
@@ -289,5 +302,7 @@ def _named(draft: Draft) -> Draft:
 
 
 def _sendable(part: Setting) -> Setting:
-    data = part.data
-    return part if isinstance(data, dict) else replace(part, data={"name": data.name})  # type: ignore[union-attr]
+    """A part that nodes can read: without objects, and without paths that begin where this process is."""
+    data = part.data if isinstance(part.data, dict) else {"name": part.data.name}  # type: ignore[union-attr]
+    init = None if part.init is None else os.path.abspath(os.path.expanduser(part.init))
+    return replace(part, data=data, init=init)

@@ -26,11 +26,11 @@ from fedskip.report.results import Results
 from fedskip.report.trackers.audience import Audience, Trackers
 from fedskip.report.trackers.base import Start
 from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
-from fedskip.study.afield import afield, here
 from fedskip.study.described import as_html, in_a_line
 from fedskip.study.growth import Done, grown_study, kept_rows, noted, refuse_other_data
 from fedskip.study.interrupted import explained
 from fedskip.study.machine import arithmetic_of, resolve_device, suited
+from fedskip.study.on_cluster import here, on_cluster
 from fedskip.study.play import Outcome, Stage, in_turn
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
@@ -239,7 +239,7 @@ class Study:
                     prepared.append(one)
                     todo += [] if done else [one]
         if self.spec.cluster is not None and shown is not None and todo:
-            shown.spread = shown.inside.enter_context(afield(self.spec, noted, anyway))
+            shown.spread = shown.inside.enter_context(on_cluster(self.spec, noted, anyway))
             shown.spread.look(todo, noted, anyway)
         return settings, prepared
 

@@ -13,19 +13,19 @@ from fedskip.cluster.nodes import greet, refuse_unlike
 from fedskip.input.errors import InputError, option
 from fedskip.records.provenance import Facts
 from fedskip.spec import StudySpec
-from fedskip.study.afar import Afar
+from fedskip.study.remote import Remote
 from fedskip.study.spread import Spread
 
 
 @contextlib.contextmanager
-def afield(spec: StudySpec, noted: Facts, anyway: bool) -> Iterator[Spread]:
+def on_cluster(spec: StudySpec, noted: Facts, anyway: bool) -> Iterator[Spread]:
     """Inside, a study has a cluster; `noted`: of its parts, by name, when they began."""
     assert spec.cluster is not None
     with joined.joined(spec.cluster):
         from fedskip.cluster.hall import RayHall  # where Ray is not installed, that has been said
 
-        kind = _kind(spec, RayHall(Afar(), "GPU").devices())
-        hall = RayHall(Afar(), kind, cores=spec.threads or 1, per_device=spec.per_device or 1)
+        kind = _kind(spec, RayHall(Remote(), "GPU").devices())
+        hall = RayHall(Remote(), kind, cores=spec.threads or 1, per_device=spec.per_device or 1)
         with contextlib.closing(hall):
             devices = hall.devices()
             if not devices:

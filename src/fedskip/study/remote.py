@@ -7,6 +7,7 @@ written there.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from fedskip.data.base import Arrays, Dataset
 from fedskip.data.division import Division
 from fedskip.data.pools import Pool, Pools
 from fedskip.data.standardize import Scale
+from fedskip.files import digest
 from fedskip.input.errors import InputError
 from fedskip.records.checkpoint import RECORDED, opened, packed, text_of
 from fedskip.records.provenance import Facts
@@ -44,7 +46,10 @@ class Order:
     setting: Setting
     divisions: Mapping[int, Division]
     scales: Mapping[int, Scale]
+    pool: int  # the number of its data set in the study
+    data: Mapping[str, Any] | None  # how a node may find that, too; None: it is an object of who sent it
     digests: Mapping[str, str]  # of the data
+    weights: str | None  # the digest of the file `init`
     steps: int  # client-steps of the part
     devices: float  # that it may count on
     anyway: bool = False
@@ -66,7 +71,7 @@ class Train(NamedTuple):
     group: int
     study: str  # a digest
     columns: tuple[str, ...]  # of the history
-    saved: tuple[str, bytes] | None  # the name and the content of its newest checkpoint
+    saved: list[tuple[str, bytes]]  # the name and the content of its newest checkpoint; taken out to be read
     data: Parcel | None = None
 
 
@@ -106,11 +111,11 @@ class Finished(NamedTuple):
     clients: list[Row]
 
 
-class Afar:
+class Remote:
     """Serves on one device, one errand after another; what it has loaded stays for the next."""
 
     def __init__(self) -> None:
-        self._pools, self._sent = Pools(), dict[str, Pool]()
+        self._pools, self._held = Pools(), dict[int, Pool]()
 
     def __call__(self, errand: Look | Train | None) -> Iterator[Any]:
         """None: nothing is to be done, but to be there."""
@@ -120,6 +125,10 @@ class Afar:
         pool = self._pool(order, errand.data)
         if pool is None:
             yield Again(order.setting.key)
+            return
+        init = order.setting.init
+        if order.weights is not None and init is not None and digest_of(init) not in (order.weights, None):
+            yield Unfit(f"init is another file there: {init}")
             return
         if order.spec.device == "cpu":
             torch.set_num_threads(1)
@@ -134,19 +143,22 @@ class Afar:
 
     def _pool(self, order: Order, data: Parcel | None) -> Pool | None:
         """The data: of this node if they are the same, else as they were sent; None: they must be sent."""
-        key, name = str(order.digests), order.setting.data
-        if key in self._sent:
-            return self._sent[key]
-        if data is not None:
-            self._sent[key] = Pool(received(data.open()))
-            return self._sent[key]
-        if isinstance(name, Mapping):
-            try:
-                pool = self._pools.get(name)
-            except InputError:
+        if order.pool not in self._held:
+            pool = self._own(order)
+            if pool is None and data is None:
                 return None
-            return pool if pool.digests == order.digests else None
-        return None
+            self._held[order.pool] = pool or Pool(received(data.open()))  # type: ignore[union-attr]
+        return self._held[order.pool]
+
+    def _own(self, order: Order) -> Pool | None:
+        """What this node has of that name, if it is the same."""
+        if order.data is None:
+            return None
+        try:
+            pool = self._pools.get(order.data)
+        except InputError:
+            return None
+        return pool if pool.digests == order.digests else None
 
     def _look(self, order: Order, errand: Look, part: Prepared) -> Seen:
         before = errand.before
@@ -176,9 +188,11 @@ class Afar:
         rows, every = limit(order.spec, before), order.spec.checkpoint_every
         session = Session(part, machine, rows, every, errand.study, before, errand.group)
         known: list[Row] = []
-        if errand.saved is not None:
-            file, content = Path(errand.saved[0]), errand.saved[1]
+        if errand.saved:
+            name, content = errand.saved.pop()
+            file = Path(name)
             tensors, notes = opened(file, content)
+            del content
             recorded = Table.parse(text_of(tensors.pop(RECORDED)), file)
             session.take_back(session.groups, file, tensors, notes, anyway=order.anyway)
             mine = {standing.name for standing in session.standings}
@@ -215,6 +229,13 @@ def fills(part: Prepared, machine: Machine, rows: int | None) -> int:
     plan = make_plan(part, machine, list(part.runs()), rows)
     slots = part.setting.cohort * len(part.setting.run_names)
     return 1 if plan.rows is None else -(-slots // plan.rows)
+
+
+def digest_of(file: str) -> str | None:
+    """Of a file of weights; None: it cannot be read, which is said where it is used."""
+    with contextlib.suppress(OSError):
+        return digest(Path(file).read_bytes())
+    return None
 
 
 def never() -> Status:
