@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedskip.engine.local import Local
-from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet, short, table_sheet
+from fedskip.paper.beside import cell, column_sheet, gains_figure, gains_sheet, short, table_sheet
 from fedskip.paper.columns import columns
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST
@@ -35,7 +35,7 @@ def test_a_column(tmp_path: Path) -> None:
     sheet = column_sheet(columns()["table3/synthetic"], [kept(tmp_path)])
     rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in sheet.rows}
     assert sheet.headers[4:] == [
-        "diverged",
+        "lost",
         "length",
         "paper",
         "gain in best",
@@ -45,7 +45,7 @@ def test_a_column(tmp_path: Path) -> None:
     assert rows["FedAvg"] == [*["55.00 ± 7.07"] * 3, "", "", "94.12", "", "", ""]
     gain = "+3.00 (-9.71 to +15.71)"
     assert rows["FedSkip-3"] == [*["58.00 ± 8.49"] * 3, "", "", "94.81", gain, gain, "+0.69"]
-    assert rows["SCAFFOLD"][3:] == ["1 of 2", "", "*", "–", "–", ""]
+    assert rows["SCAFFOLD"][3:] == ["1 of 2 diverged", "", "*", "–", "–", ""]
     assert rows["MOON"][4] == "300 of 1000 rounds"
     assert rows["FedDyn"][:3] == ["not run", "", ""]
 
@@ -104,3 +104,14 @@ def test_gains_as_a_picture(tmp_path: Path) -> None:
     assert list(marks["FedSkip-3"]) == [pytest.approx(3.0)]
     hollow = [line.get_xdata() for line in axes.get_lines() if line.get_fillstyle() == "none"]
     assert [x[0] for x in hollow if len(x)] == pytest.approx([0.69, -0.18, -0.02, 0.38])
+
+
+def test_a_run_that_is_stuck_at_chance_is_said() -> None:
+    """It did not diverge, and its score counts; of other data sets nobody knows what chance is."""
+    column = columns()["table3/cifar10-p50"]
+    runs = [{"seed": seed, "last": last, "best": last, "diverged": False, "rounds": column.rounds}
+            for seed, last in enumerate((0.1, 0.7, 0.6))]  # fmt: skip
+    assert cell(column, runs, "best") == "46.67 ± 32.15 (1 of 3 at chance)"
+    assert cell(column, runs[1:], "best") == "65.00 ± 7.07"
+    other = columns()["table3/synthetic"]
+    assert "chance" not in cell(other, runs, "best")

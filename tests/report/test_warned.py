@@ -31,6 +31,8 @@ def test_a_score_like_a_guess(tmp_path: Path) -> None:
     assert words.endswith("the commonest class (30.00 %).")
     [alone] = warnings(made(tmp_path, {"FedAvg": (0.3,)}, guessing=guess(0.3)))  # as good as one is none
     assert alone.startswith("FedAvg (30.00) is no better than")
+    [one] = warnings(made(tmp_path, {"FedAvg": (0.1, 0.7, 0.6)}, guessing=guess(0.1, 0.1, 0.1)))
+    assert one.startswith("FedAvg (10.00, 1 of 3 runs) is no better than")
     assert warnings(made(tmp_path, {"FedAvg": (0.31,)}, guessing=guess(0.3))) == []
     assert warnings(made(tmp_path, {"FedAvg": (0.1,)})) == []  # nobody knows
 

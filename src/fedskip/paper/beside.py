@@ -30,18 +30,17 @@ SHOWN = {"best": "best", "last": "last", "mean_tail": "tail"}
 def column_sheet(column: Column, studies: list[Results]) -> Sheet:
     """A column in full: our scores, the paper's, and the gains over FedAvg, paired by seed."""
     runs = column.runs(studies)
-    diverged = any(row["diverged"] for rows in runs.values() for row in rows)
+    losses = {name: ", ".join(lost(column, rows)) for name, rows in runs.items()}
     lengths = {name: length(column, rows) for name, rows in runs.items()}
     several = len(runs.get(BASELINE, ())) > 1
     gains = ["gain in best", "gain in tail"] * several
     paper, theirs = ["paper"] * bool(column.published), ["paper's gain"] * bool(column.published)
-    headers = ["method", *SHOWN.values(), *["diverged"] * diverged]
+    headers = ["method", *SHOWN.values(), *["lost"] * any(losses.values())]
     headers += [*["length"] * any(lengths.values()), *paper, *gains, *theirs]
     rows = []
     for name, found in runs.items():
-        lost = sum(bool(row["diverged"]) for row in found)
         cells = [scores(found, score) for score in SHOWN] if found else ["not run", "", ""]
-        cells += [f"{lost} of {len(found)}" if lost else ""] * diverged
+        cells += [losses[name]] * any(losses.values())
         cells += [lengths[name]] * any(lengths.values())
         cells += [published(column, name) for _ in paper]
         for score in ("best", "mean_tail") if several else ():
@@ -123,8 +122,8 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
     axes.invert_yaxis()
     axes.set_xlabel(f"gain over {BASELINE} (points of test accuracy)")
     note = f"by {SHOWN[score]}, paired by seed; lines: Student's 95 % intervals"
-    lost = any(ours.missing for gained in found.values() for ours in gained.values())
-    return finish(axes, "What skipping gains", [note, *["none where a run diverged"] * lost])
+    missing = any(ours.missing for gained in found.values() for ours in gained.values())
+    return finish(axes, "What skipping gains", [note, *["none where a run diverged"] * missing])
 
 
 def gains(
@@ -146,11 +145,18 @@ def cell(column: Column, runs: Sequence[Row] | None, score: str) -> str:
         return ""
     if not runs:
         return "not run"
-    lost = sum(bool(row["diverged"]) for row in runs)
-    notes = [f"{lost} of {len(runs)} diverged"] * bool(lost)
-    notes += [said for said in [length(column, runs)] if said]
+    notes = [*lost(column, runs), *(said for said in [length(column, runs)] if said)]
     said = scores(runs, score) if known(runs, score) else ""
     return f"{said} ({', '.join(notes)})".strip() if notes else said
+
+
+def lost(column: Column, runs: Sequence[Row]) -> list[str]:
+    """How many runs came to nothing: those that diverged have no score, those at chance have."""
+    counts = {
+        "diverged": sum(bool(row["diverged"]) for row in runs),
+        "at chance": sum(map(column.at_chance, runs)),
+    }
+    return [f"{count} of {len(runs)} {what}" for what, count in counts.items() if count]
 
 
 def length(column: Column, runs: Iterable[Row]) -> str:

@@ -23,6 +23,10 @@ from fedskip.spec import Draft, Setting, build, bundled
 
 TABLES = ("table1", "table2", "table3")
 BASELINE = "FedAvg"
+CHANCE = {
+    "cifar10": 0.1,
+    "cifar100": 0.01,
+}  # of one answer for all, where a test set has as many of each class
 # keys that say how much is run or measured, not what
 FREE = {
     "name", "methods", "seeds", "rounds", "of_rounds", "note", "eval_samples", "slot_accuracy",
@@ -45,6 +49,11 @@ class Column:
     @property
     def rounds(self) -> int:
         return int(self.draft.keys["rounds"])
+
+    def at_chance(self, run: Row) -> bool:
+        """Whether a run did not diverge, but ends no better than one answer for all samples."""
+        chance = CHANCE.get(self.draft.keys["data"]["name"], -1.0)
+        return not run["diverged"] and run["last"] is not None and run["last"] <= chance
 
     @property
     def marks(self) -> list[str]:

@@ -22,16 +22,19 @@ def warnings(results: Looked) -> list[str]:
 
 
 def _guessed(results: Looked, setting: About) -> list[str]:
-    """The methods whose last score is no better than one answer for all samples."""
+    """The methods of which runs end no better than one answer for all samples would."""
     by_seed, always = setting.guessing.get("scores") or {}, setting.guessing.get("always")
     if not by_seed or setting.by:  # it is of the headline
         return []
     guess, metric, found = fmean(by_seed.values()), setting.metric, []
     for label in results.labels(setting.name):
-        known = [v for v in results.scores(setting.name, label, "last").values() if v is not None]
-        better = (fmean(known) - guess) * (1 if metric.higher else -1) if known else 1.0
-        if better <= NEAR:
-            found.append(f"{label} ({units.score(fmean(known), metric)})")
+        scores = results.scores(setting.name, label, "last")
+        known = {seed: score for seed, score in scores.items() if score is not None}
+        sign = 1 if metric.higher else -1
+        poor = [score for seed, score in known.items() if sign * (score - by_seed.get(seed, guess)) <= NEAR]
+        if poor:
+            some = "" if len(poor) == len(known) else f", {len(poor)} of {len(known)} runs"
+            found.append(f"{label} ({units.score(fmean(poor), metric)}{some})")
     verb = "is" if len(found) == 1 else "are"
     least = units.score(guess, metric) + " %" * metric.percent
     words = (
