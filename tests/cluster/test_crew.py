@@ -171,6 +171,41 @@ def test_a_device_that_does_not_fit_is_left_out() -> None:
     assert not crew.aside
 
 
+def test_without_a_device_that_can_be_used_it_ends_at_once() -> None:
+    with pytest.raises(InputError, match="has no device that can be used; one CPU 0: it is old"):
+        played(Pretends(lambda *_: ["done"], [ONE]), "a", fits=lambda *_: "it is old")
+
+
+@pytest.mark.parametrize("what", [Failed(RuntimeError("ECC")), Failed(InputError("init", "is not there"))])
+def test_a_bad_device_while_the_other_is_taken(what: Any) -> None:
+    """That one is waited for."""
+    hall = Pretends(lambda device, _: [what] if device == ONE else ["done"], [ONE, TWO])
+    begin, misses = hall.begin, iter(range(2))
+
+    def taken(device: Device, argument: Any) -> Said:
+        if device == TWO and next(misses, None) is not None:
+            return Said(device, iter([NotStarted("taken")]))
+        return begin(device, argument)
+
+    hall.begin = taken  # type: ignore[method-assign]
+    crew, news = played(hall, "a", "b")
+    assert not crew.aside
+    assert {name for name, host, said in news if said == "done"} == {"a", "b"}
+
+
+def test_nobody_waits_for_a_device_that_is_always_taken() -> None:
+    failures = iter(range(2))
+    hall = Pretends(
+        lambda *_: [Failed(RuntimeError())] if next(failures, None) is not None else ["done"], [ONE, TWO]
+    )
+    begin = hall.begin
+    hall.begin = lambda device, argument: (  # type: ignore[method-assign]
+        Said(device, iter([NotStarted("taken")])) if device == TWO else begin(device, argument)
+    )
+    _, news = played(hall, "a")
+    assert ("a", "one", "done") in news
+
+
 def test_what_is_lacking_is_brought() -> None:
     brought: list[str] = []
     hall = Pretends(lambda *_: ["done"] if brought else [Again("data")], [ONE])

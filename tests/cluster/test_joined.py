@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedskip import InputError
-from fedskip.cluster.joined import _refuse_other, check, joined
+from fedskip.cluster.joined import _left, _refuse_other, check, joined
 from nodes import free_port, nodes
 
 
@@ -35,12 +35,27 @@ def test_nobody_is_there() -> None:
 
 
 def test_a_process_that_is_connected_to_another() -> None:
-    for address in ("local", "auto", "head:6379"):
+    for address in ("local", "auto", "10.0.0.5:6379", "127.0.0.1:6379"):
         _refuse_other(address, "10.0.0.5:6379")
-    with pytest.raises(
-        InputError, match=r"cluster must be 10.0.0.5:6379, which this process is connected to"
-    ):
-        _refuse_other("10.0.0.5:6380", "10.0.0.5:6379")
+    for address in ("10.0.0.5:6380", "10.0.0.6:6379"):
+        with pytest.raises(InputError, match=r"must be 10.0.0.5:6379, which this process is connected to"):
+            _refuse_other(address, "10.0.0.5:6379")
+    _refuse_other("[fd00::5]:6379", "[fd00::5]:6379")
+
+
+def test_ctrl_c_while_ray_ends() -> None:
+    """It ends all the same; else its end, with that of the process, would make its folder anew."""
+    called = []
+
+    class Ray:
+        def shutdown(self) -> None:
+            called.append(1)
+            if len(called) == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), _left(Ray()):  # type: ignore[arg-type]
+        pass
+    assert len(called) == 2
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 SECONDS = 20.0  # after which it gives up
-WAIT = 0.2
+WAIT, CALM = 0.2, 5  # seconds between two looks, and how often there must be nothing to be seen
 
 
 def start(folder: str) -> "subprocess.Popen[bytes]":
@@ -46,13 +46,17 @@ def users(folder: str, spared: int) -> list[int]:
 
 
 def end(folder: str, spared: int) -> None:
-    until = time.monotonic() + SECONDS
-    while (left := users(folder, spared)) and time.monotonic() < until:
+    """End all users of a folder and remove it; one that just starts may come a moment later."""
+    until, calm = time.monotonic() + SECONDS, 0
+    while calm < CALM and time.monotonic() < until:
+        left = users(folder, spared)
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        if not left:
+            shutil.rmtree(folder, ignore_errors=True)
+        calm = 0 if left or os.path.exists(folder) else calm + 1
         time.sleep(WAIT)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ import heapq
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
 from typing import Any
 
 from fedskip.cluster.errands import (
@@ -31,6 +31,7 @@ from fedskip.input.errors import InputError, said
 TRIES = 3  # of an errand that does not come forward
 BEAT = 0.5  # seconds between two looks at who has said something
 LOOK = 2.0  # and at which devices there are
+MISSES = 3  # workers of a device that did not start, after which nobody waits for it
 REST = 20.0  # seconds that a device is left alone after it lost its worker
 PATIENCE = 600.0  # seconds without any worker after which nobody waits any more
 HOUR, DAY = 3600.0, 86400.0  # seconds of silence after which a worker hangs: at least, and at first
@@ -38,7 +39,6 @@ PAUSES = 20  # and at least so many times the longest pause that there was
 
 log = logging.getLogger(__name__)
 Fits = Callable[[Device, Facts], str]  # why a device is not used, or nothing
-PLACES = attrgetter("node"), lambda device: device  # where an errand may have failed
 
 
 class Crew:
@@ -55,6 +55,7 @@ class Crew:
         self._pause = 0.0  # the longest between two words
         self._free: list[Device] = []  # a heap
         self._known: set[Device] = set()
+        self._misses: Counter[Device] = Counter()  # workers that did not start, one after another
         self._resting: dict[Device, float] = {}  # until then
         self._looked = -LOOK
         self._lonely = 0.0  # since when there has been no worker
@@ -98,7 +99,13 @@ class Crew:
         now = time.monotonic()
         if now - self._looked >= LOOK:
             self._looked = now
-            there = set(self.hall.devices()) - self.unfit.keys()
+            found = set(self.hall.devices())
+            there = found - self.unfit.keys()
+            if found and not there and not self._talks:
+                device, why = next((device, self.unfit[device]) for device in sorted(found))
+                raise InputError(
+                    "cluster", f"has no device that can be used; {device}: {why}", fix="see to that"
+                )
             for device in there - self._known:
                 heapq.heappush(self._free, device)
             self._known = there
@@ -133,12 +140,13 @@ class Crew:
 
     def _may(self, errand: Errand, device: Device) -> bool:
         """The last try of an errand is elsewhere, if there is an elsewhere: on another node, or device."""
-        last = errand.failures >= TRIES - 1
-        return not last or not any(
-            place(device) in (failed := {place(one) for one in errand.failed_on})
-            and any(place(other) not in failed for other in self._known)
-            for place in PLACES
-        )
+        if errand.failures < TRIES - 1:
+            return True
+        others = [other for other in self._known if self._misses[other] < MISSES]
+        nodes = {failed.node for failed in errand.failed_on}
+        if any(other.node not in nodes for other in others):
+            return device.node not in nodes
+        return device not in errand.failed_on or all(other in errand.failed_on for other in others)
 
     def _forget(self, talk: Talk) -> Errand:
         self._spoke.pop(talk, None)
@@ -151,7 +159,7 @@ class Crew:
             heapq.heappush(self._free, talk.device)
         return self._forget(talk)
 
-    def dismiss(self, device: Device, why: str) -> None:
+    def _dismiss(self, device: Device, why: str) -> None:
         """Use a device no more."""
         log.warning("%s is not used: %s", device, why)
         self.unfit[device] = why
@@ -178,12 +186,12 @@ class Crew:
         if isinstance(what, Began) and (why := self.fits(device, what.facts)):
             what = Unfit(why)
         if isinstance(what, Unfit):
-            self.dismiss(device, what.why)
+            self._dismiss(device, what.why)
             self.add([self._release(talk)])
         elif isinstance(what, NotStarted):
             log.warning("%s has no worker (%s); others are tried", device, what.why)
             self.hall.end(device)
-            errand.failed_on.add(device)
+            self._misses[device] += 1
             self.add([self._release(talk, REST)])
         elif isinstance(what, Again):
             yield News(errand, device, what)
@@ -196,6 +204,7 @@ class Crew:
         else:
             self._pause = max(self._pause, self._awake - self._spoke.get(talk, self._awake))
             self._spoke[talk] = self._awake
+            self._misses.pop(device, None)
             yield News(errand, device, what)
 
     def _again(self, talk: Talk, what: Failed | Lost) -> Iterator[News]:

@@ -22,7 +22,7 @@ from fedskip.input.errors import InputError, said
 
 START = 180.0  # seconds that a worker may take to say its first word
 FETCH = 600.0  # seconds that a message may take: it may hold a model
-GONE = 20.0  # seconds after which a head that does not answer is gone
+GONE = 20.0  # seconds without an answer after which a head is gone
 AHEAD = 4  # messages that a worker may have said before they are heard
 
 
@@ -31,6 +31,7 @@ class RayTalk:
     """An errand under way."""
 
     device: Device
+    here: Any  # a reference that is ready when its worker is there
     stream: Any  # Ray's generator
     began: float
     heard: bool = False
@@ -55,12 +56,12 @@ class RayHall:
         self._serve = cloudpickle.dumps(serve)
         self._workers: dict[Device, Any] = {}
         self._found: list[Device] = []
-        self._answered = time.monotonic()  # when its head last did
+        self._missed: float | None = None  # since when its head has not answered
         self._folders: dict[str, str] = {}  # of Ray's files, by node
         self._actor = ray.remote(Worker)
 
     def devices(self) -> list[Device]:
-        if not self._head_answers():
+        if self._found and not self._head_answers():
             return self._found
         found = []
         for node in ray.nodes():
@@ -74,15 +75,17 @@ class RayHall:
 
     def _head_answers(self) -> bool:
         """Without its head a cluster is lost; Ray would end this process after a minute, and say little."""
-        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        address, now = ray.get_runtime_context().gcs_address, time.monotonic()
+        host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), timeout=1.0).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=3.0).close()
         except OSError:
-            if time.monotonic() - self._answered > GONE:
+            self._missed = self._missed or now
+            if now - self._missed > GONE:
                 fix = "start it again, then resume the study"
-                raise InputError("cluster", "has lost its head node", f"{host}:{port}", fix) from None
+                raise InputError("cluster", "has lost its head node", address, fix) from None
             return False
-        self._answered = time.monotonic()
+        self._missed = None
         return True
 
     def _forget(self, there: list[Device]) -> None:
@@ -100,11 +103,12 @@ class RayHall:
                 [os.getcwd(), *filter(None, sys.path)], self._serve, device.kind, self._folders[device.node]
             )  # fmt: skip
         worker = self._workers[device]
+        here = worker.here.remote()
         worker.take.remote(argument)  # a call of its own: Ray keeps what a call is given until that call ends
         stream = worker.do.options(
             num_returns="streaming", _generator_backpressure_num_objects=AHEAD
         ).remote()  # fmt: skip
-        return RayTalk(device, stream, time.monotonic())
+        return RayTalk(device, here, stream, time.monotonic())
 
     def heard(self, talks: list[RayTalk], seconds: float) -> Iterator[tuple[RayTalk, Any]]:
         by_stream = {talk.stream: talk for talk in talks}
@@ -115,10 +119,20 @@ class RayHall:
         ready, _ = ray.wait([*by_stream], num_returns=len(by_stream), timeout=0)
         for stream in ready:  # one after another: each may hold a model
             yield by_stream[stream], self._next(by_stream[stream])
-        slow = NotStarted(f"its worker did not start within {START:.0f} s: the device may be taken by others")
         for talk in talks:
-            if not talk.heard and time.monotonic() - talk.began > START:
-                yield talk, slow
+            if not talk.heard and (what := self._late(talk)):
+                yield talk, what
+
+    def _late(self, talk: RayTalk) -> NotStarted | Lost | None:
+        """Why it has not said a word yet, if it should have."""
+        waited = time.monotonic() - talk.began
+        if waited > START and not ray.wait([talk.here], timeout=0)[0]:
+            return NotStarted(
+                f"its worker did not start within {START:.0f} s: the device may be taken by others"
+            )
+        if waited > START + FETCH and not ray.wait([talk.stream], timeout=0)[0]:
+            return Lost(f"what it was sent did not arrive within {START + FETCH:.0f} s")
+        return None
 
     def _next(self, talk: RayTalk) -> Any:
         talk.heard = True

@@ -55,12 +55,13 @@ def joined(address: str) -> Iterator[None]:
         with _started(ray):
             yield
     else:
-        with _own_signals(), _set(ATTEMPTS):
-            _connect(ray, address)
-        try:
+        with _left(ray):
+            with (
+                _own_signals(),
+                _set({name: os.environ.get(name, value) for name, value in ATTEMPTS.items()}),
+            ):
+                _connect(ray, address)
             yield
-        finally:
-            ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -70,15 +71,25 @@ def _started(ray: ModuleType) -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="fedskip-", dir=parent if len(parent) <= LONGEST else SHORT)
     watching = after.start(folder)  # also over our own end
     try:
-        with _set({SECRET: TOKEN}):
+        with _set({SECRET: TOKEN}), _left(ray):
             with _own_signals():
                 _connect(ray, LOCAL, num_cpus=cores(), _temp_dir=folder, include_dashboard=False)
-            try:
-                yield
-            finally:
-                ray.shutdown()
+            yield
     finally:
         after.finish(watching)
+
+
+@contextlib.contextmanager
+def _left(ray: ModuleType) -> Iterator[None]:
+    """Afterwards this process is no part of a cluster."""
+    try:
+        yield
+    finally:
+        try:
+            ray.shutdown()
+        except BaseException:  # Ctrl-C: Ray would do the rest as the process ends, in a folder that is gone
+            ray.shutdown()
+            raise
 
 
 @contextlib.contextmanager
@@ -95,10 +106,24 @@ def _set(variables: dict[str, str]) -> Iterator[None]:
 
 
 def _refuse_other(address: str, here: str) -> None:
-    """Refuse a cluster that is not the one that this process is part of; a host may have several names."""
-    if address not in (LOCAL, "auto") and address.rpartition(":")[2] != here.rpartition(":")[2]:
+    """Refuse a cluster that is not the one that this process is part of."""
+    if address not in (LOCAL, "auto") and not _same(address, here):
         fix = "leave that with ray.shutdown(), or use 'auto'"
         raise InputError("cluster", f"must be {here}, which this process is connected to", address, fix)
+
+
+def _same(address: str, other: str) -> bool:
+    """Whether two addresses may be one; a host may have several names."""
+    (host, _, port), (there, _, at) = address.rpartition(":"), other.rpartition(":")
+    if port != at:
+        return False
+    try:
+        mine, theirs = (
+            {info[4][0] for info in socket.getaddrinfo(one.strip("[]"), None)} for one in (host, there)
+        )
+    except OSError:
+        return True  # nobody can tell
+    return bool(mine & theirs) or bool(mine & {"127.0.0.1", "::1"})
 
 
 def _ray() -> ModuleType:

@@ -50,7 +50,7 @@ def greet(hall: Hall, devices: list[Device], seconds: float = GREET) -> dict[Dev
     found: dict[Device, Answer] = {}
     until = time.monotonic() + seconds
     while talks and time.monotonic() < until:
-        for talk, what in hall.heard(talks, 1.0):
+        for talk, what in hall.heard(list(talks), 1.0):
             if isinstance(what, Began):
                 found[talk.device] = what.facts
                 continue

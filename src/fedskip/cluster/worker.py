@@ -31,6 +31,9 @@ class Worker:
         self._taken: list[Any] = []  # arguments of errands to come
         self._serve: Serve | None = None
 
+    def here(self) -> None:
+        """It is."""
+
     def take(self, argument: Any) -> None:
         """What the next errand is done with."""
         self._taken.append(argument)
@@ -41,6 +44,8 @@ class Worker:
             yield Began(facts(self.kind, self.folder))
             if self._serve is None:
                 self._serve = pickle.loads(self._pickled)
+            if not self._taken:
+                raise RuntimeError("what it was sent did not arrive")
             yield from self._serve(self._taken.pop())
         except Exception as error:
             yield Failed(portable(error, f"On {socket.gethostname()}"))

@@ -127,7 +127,7 @@ class Remote:
             yield Again(order.setting.key)
             return
         init = order.setting.init
-        if order.weights is not None and init is not None and digest_of(init) not in (order.weights, None):
+        if init and order.weights and digest_of(init) not in (order.weights, None):
             yield Unfit(f"init is another file there: {init}")
             return
         if order.spec.device == "cpu":
@@ -187,18 +187,19 @@ class Remote:
             return
         rows, every = limit(order.spec, before), order.spec.checkpoint_every
         session = Session(part, machine, rows, every, errand.study, before, errand.group)
-        known: list[Row] = []
-        if errand.saved:
-            name, content = errand.saved.pop()
-            file = Path(name)
-            tensors, notes = opened(file, content)
-            del content
-            recorded = Table.parse(text_of(tensors.pop(RECORDED)), file)
-            session.take_back(session.groups, file, tensors, notes, anyway=order.anyway)
-            mine = {standing.name for standing in session.standings}
-            known += [row for row in recorded if row["run"] in mine and row["run"] not in session.new]
+        known = _taken_back(session, *errand.saved.pop(), order.anyway) if errand.saved else []
         yield Found([], session.place.status())
         yield from trained(session, known, errand.columns)
+
+
+def _taken_back(session: Session, name: str, content: bytes, anyway: bool) -> list[Row]:
+    """Go on from a checkpoint; gives what its runs had recorded. Nothing of it stays in memory."""
+    file = Path(name)
+    tensors, notes = opened(file, content)
+    recorded = Table.parse(text_of(tensors.pop(RECORDED)), file)
+    session.take_back(session.groups, file, tensors, notes, anyway=anyway)
+    mine = {standing.name for standing in session.standings}
+    return [row for row in recorded if row["run"] in mine and row["run"] not in session.new]
 
 
 def trained(session: Session, rows: list[Row], columns: tuple[str, ...]) -> Iterator[Any]:
