@@ -102,10 +102,9 @@ class Crew:
             found = set(self.hall.devices())
             there = found - self.unfit.keys()
             if found and not there and not self._talks:
-                device, why = next((device, self.unfit[device]) for device in sorted(found))
-                raise InputError(
-                    "cluster", f"has no device that can be used; {device}: {why}", fix="see to that"
-                )
+                first = min(found)
+                rule = f"has no device that can be used; {first}: {self.unfit[first]}"
+                raise InputError("cluster", rule, fix="see to that")
             for device in there - self._known:
                 heapq.heappush(self._free, device)
             self._known = there
