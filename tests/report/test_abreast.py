@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedskip.report import abreast
@@ -49,9 +51,14 @@ def test_settings_devices_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None
     assert "node1 GPU 0" in text
     assert "starting" in text, "node0 has not said anything"
     assert "1 of 4 groups done" in text
-    # 100 client-steps in 10 s; 10 rounds of one and 20 of the other are left, 10 steps each
-    assert "10 client-steps/s on 2 devices" in text
-    assert "left 0:30" in text
+    # 10 rounds of one and 20 of the other are left, 10 steps each, at what the devices do now
+    assert " 100 client-steps/s on 2 devices" in text
+    assert "left 0:03" in text
+    # where none is at work: 100 client-steps in 10 s
+    idle = Abreast(replace(work.settings, devices=list), [])
+    idle._began, idle._before = 0.0, 0
+    assert " 10 client-steps/s on 0 devices" in idle.line()
+    assert "left 0:30" in idle.line()
 
 
 def test_many_devices_share_a_line() -> None:

@@ -65,7 +65,8 @@ class Abreast:
 
     def _below(self, statuses: Sequence[Status]) -> list[str]:
         done, groups = self.settings.groups()
-        speed, busy = self._speed(statuses), len(self.settings.devices())
+        devices = self.settings.devices()
+        speed, busy = sum(at.speed for at in devices) or self._average(statuses), len(devices)
         return [
             f"{done} of {groups} groups done",
             f"elapsed {units.clock(time.monotonic() - self._began)}",
@@ -73,7 +74,8 @@ class Abreast:
             f"{speed:,.0f} client-steps/s on {busy} device{'s' * (busy != 1)}",
         ]
 
-    def _speed(self, statuses: Sequence[Status]) -> float:
+    def _average(self, statuses: Sequence[Status]) -> float:
+        """Client-steps per second so far, start-up and all."""
         steps = sum(status.steps for status in statuses) - self._before
         return max(steps, 0) / max(time.monotonic() - self._began, 1e-9)
 

@@ -72,9 +72,11 @@ class Group:
         return Status(dict.fromkeys(self.runs, float(self.start)), frozenset(), 0, 0.0)
 
     def speed(self) -> float:
-        """Client-steps per second on the device where it is."""
-        steps = self.status.steps - self.before if self.status else 0
-        return steps / max(time.monotonic() - self.since, 1e-9)
+        """Client-steps per second on the device where it is; compiling, which ends, does not count."""
+        if self.status is None:
+            return 0.0
+        seconds = time.monotonic() - self.since - self.status.preparing
+        return (self.status.steps - self.before) / max(seconds, 1e-9)
 
 
 class Parts:
