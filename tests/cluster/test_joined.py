@@ -1,4 +1,4 @@
-"""Addresses that are no cluster's."""
+"""Clusters that are joined and left, and addresses that are none."""
 
 import os
 import signal

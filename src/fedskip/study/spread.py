@@ -7,7 +7,6 @@ models pass through it, one checkpoint at a time.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from fedskip.cluster.crew import Crew
 from fedskip.cluster.errands import Again, Errand, Failed, Hall, Lost, News, Parcel, SetAside
 from fedskip.data.pools import Pool
+from fedskip.files import expanded
 from fedskip.input.errors import InputError
 from fedskip.records.checkpoint import group_key, keep, newest
 from fedskip.records.provenance import Facts
@@ -91,9 +91,9 @@ class Parts:
 
     def number(self, pool: Pool) -> int:
         """Of a data set, among those of the study."""
-        if not any(pool is known for known in self._pools):
+        if pool not in self._pools:  # as an object: pools are not compared
             self._pools.append(pool)
-        return [pool is known for known in self._pools].index(True)
+        return self._pools.index(pool)
 
     def add(self, key: str, order: Order) -> None:
         self.orders[key], self._numbers[key] = self.hall.put(order), order.pool
@@ -306,5 +306,5 @@ def _named(draft: Draft) -> Draft:
 def _sendable(part: Setting) -> Setting:
     """A part that nodes can read: without objects, and without paths that begin where this process is."""
     data = part.data if isinstance(part.data, dict) else {"name": part.data.name}  # type: ignore[union-attr]
-    init = None if part.init is None else os.path.abspath(os.path.expanduser(part.init))
+    init = None if part.init is None else str(expanded(part.init, "init").absolute())
     return replace(part, data=data, init=init)
