@@ -46,11 +46,11 @@ def modules() -> dict[str, Path]:
 
 @cache
 def absent() -> set[str]:
-    """Modules that cannot be imported here: one needs Triton, one Ray, a whole room needs Flower."""
+    """Modules that cannot be imported here: two need Triton, one Ray, a whole room needs Flower."""
     installed = importlib.util.find_spec("flwr") is not None
     flower = [name for name in modules() if room(name) == "flower" and not installed]
     ray = [] if importlib.util.find_spec("ray") is not None else ["cluster.hall"]
-    return {"models.kernels", *ray, *flower}
+    return {"models.kernels", "models.recurrence", *ray, *flower}
 
 
 def imports(name: str) -> set[str]:

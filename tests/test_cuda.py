@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 import fedskip
-from fedskip.data.noise import images
+from fedskip.data.noise import images, text
 from fedskip.engine import Loop, Stacked, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
@@ -147,6 +147,7 @@ def test_flags_are_as_before_outside() -> None:
 SMALL: dict[str, dict[str, Any]] = {
     "perceptron": {"data": "synthetic", "compile": False},
     "kernels": {"model": "cnn", "rows": 7},
+    "recurrence": {"model": "lstm", "data": text(5, 32), "rows": 7},
     "streams": {"model": {"name": "resnet50", "width": 4, "blocks": [1, 1]}, "streams": 2, "rows": 5},
 }
 
@@ -177,7 +178,7 @@ def test_resume_is_exact(name: str, tmp_path: Path) -> None:
     assert [file for file in whole if whole[file] != parts[file]] == []
     [recorded] = Folder(tmp_path / "whole").record()["settings"].values()
     assert recorded["machine"]["rows"] == SMALL[name].get("rows")
-    assert recorded["machine"]["kernels"] == (name == "kernels")
+    assert recorded["machine"]["kernels"] == (name in ("kernels", "recurrence"))
 
 
 class Noisy(nn.Linear):
@@ -279,6 +280,44 @@ def test_convolution_kernels(
     for here, there in zip((*found[0], found[1]), (*expected[0], expected[1]), strict=True):
         assert here.shape == there.shape
         assert (here - there).norm() < far * there.norm()
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-9])
+@pytest.mark.parametrize(("batch", "steps", "units"), [(64, 80, 100), (5, 3, 17), (16, 1, 128)])
+def test_recurrence_kernels(batch: int, steps: int, units: int, size: float) -> None:
+    """Two LSTM layers under vmap, beside single steps in float64; also where gradients are tiny.
+
+    The error is that of products in tf32: of single steps, which have the same but for odd sizes.
+    """
+    from fedskip.models.lstm import Recurrence
+    from fedskip.models.recurrence import Fused
+
+    torch.manual_seed(0)
+    gates = torch.randn(2, batch, steps, 4 * units, device=GPU)
+    b, w = torch.randn(2, 4 * units, device=GPU), torch.randn(2, 4 * units, units, device=GPU) / units**0.5
+    d = size * torch.randn(batch, steps, units, device=GPU)
+
+    def one_by_one(gates: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        return Recurrence.apply(gates + b, w)[0]  # type: ignore[no-any-return]
+
+    def together(gates: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        return Fused.apply(gates, b, w)[0]  # type: ignore[no-any-return]
+
+    def found(function: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
+        def loss(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+            h = function(*tensors)
+            return (h * d.to(dtype)).sum(), h
+
+        inputs = (t.to(dtype) for t in (gates, b, w))
+        gradients, h = vmap(grad(loss, argnums=(0, 1, 2), has_aux=True))(*inputs)
+        return [h.double(), *(g.double() for g in gradients)]
+
+    expected = found(one_by_one, torch.float64)
+    with Arithmetic("tf32", deterministic=True).kernels():
+        stepwise, fused = found(one_by_one, torch.float32), found(together, torch.float32)
+    for exact, before, here in zip(expected, stepwise, fused, strict=True):
+        assert here.shape == exact.shape
+        assert (here - exact).norm() <= 1.25 * max((before - exact).norm(), 2e-4 * exact.norm())
 
 
 @pytest.mark.parametrize("compile", [False, True])

@@ -1,15 +1,20 @@
 """Other forms of a module: one that `torch.func` can take, and one that gives its representation, too."""
 
 import copy
+import logging
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from fedskip.input.errors import InputError
 from fedskip.models.batchnorm import batch_statistics
 from fedskip.models.dense import as_tall
 from fedskip.models.layers import is_dense
-from fedskip.models.patches import as_patches
+from fedskip.models.lstm import Unrolled
+from fedskip.models.patches import PatchConv2d, as_patches
+
+log = logging.getLogger(__name__)
 
 
 def functional(template: nn.Module, patches: bool = False, kernels: bool = False) -> nn.Module:
@@ -18,7 +23,7 @@ def functional(template: nn.Module, patches: bool = False, kernels: bool = False
     Without a form of its own, a module of dense layers has them as `Tall`. Beside others it is not measured.
 
     `patches`: with convolutions as products of patches, in a layout that BatchNorm does not take under vmap;
-    `kernels`: small ones by kernels of our own.
+    `kernels`: small ones, and recurrent layers, by kernels of our own.
     """
     module = copy.deepcopy(template)
     unrolled = getattr(module, "stackable", None)
@@ -29,7 +34,26 @@ def functional(template: nn.Module, patches: bool = False, kernels: bool = False
     normed = batch_statistics(module)
     for part in normed:
         part.num_batches_tracked = None
+    for layers in module.modules():
+        if isinstance(layers, Unrolled):
+            layers.kernels = kernels and layers.wants_kernels()
     return as_patches(module, kernels) if patches and not normed else module
+
+
+def own_kernels(template: nn.Module, precision: str, device: torch.device) -> bool:
+    """Whether kernels of our own compute parts of a module, and run here.
+
+    Triton, which comes with torch, also needs a C compiler and Python's headers; and a GPU may be too small.
+    """
+    form = functional(template, patches=True, kernels=True)
+    parts = [part for part in form.modules() if isinstance(part, PatchConv2d | Unrolled) and part.kernels]
+    parts = [part for part in parts if precision in part.precisions]
+    try:
+        with torch.cuda.device(device):
+            return bool(parts) and all(part.try_kernels(device) for part in parts)
+    except Exception as error:  # there are many ways in which a compiler may not work
+        log.warning("kernels of our own do not work here, so steps take twice as long: %s", error)
+        return False
 
 
 class WithFeatures(nn.Module):

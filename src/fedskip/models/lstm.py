@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from fedskip.input.errors import InputError
 from fedskip.models.vmapped import models_first
 
+WIDEST = 128  # units up to which the weights of `recurrence.py` fit the shared memory of an H100
+
 
 class CharLSTM(nn.Module):
     """Embedding 80×8, two LSTM layers of 100 units, last step, dense 80; 133,520 parameters.
@@ -84,7 +86,11 @@ class Unrolled(nn.Module):
     """An `nn.LSTM` (batch first) whose parameters `vmap` can batch, which those of `nn.LSTM` cannot.
 
     It holds the parameters of the `lstm` it is given, under the same names and in the same order.
+    With `kernels` those of `recurrence.py` take all steps in one launch, where products are tf32's.
     """
+
+    kernels = False
+    precisions = ("tf32",)  # in which the kernels can be used
 
     def __init__(self, lstm: nn.Module) -> None:
         super().__init__()
@@ -97,10 +103,38 @@ class Unrolled(nn.Module):
         for layer in range(self.layers):
             kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             w_ih, w_hh, b_ih, b_hh = (getattr(self, f"{kind}_l{layer}") for kind in kinds)
-            gates = F.linear(x, w_ih, b_ih + b_hh)  # (B, T, 4H): one product for all steps
-            with torch.autocast(x.device.type, enabled=False):
-                x = Recurrence.apply(gates, w_hh.to(gates.dtype))[0]
+            x = self._layer(x, w_ih, w_hh, b_ih + b_hh)
         return x, None
+
+    def _layer(self, x: Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor) -> Tensor:
+        """h of one layer; the input's part of the gates (B, T, 4H) is one product for all steps."""
+        if self.kernels and in_tf32(x):
+            from fedskip.models.recurrence import Fused
+
+            found = Fused.apply(F.linear(x, w_ih), b, w_hh)
+        else:
+            gates = F.linear(x, w_ih, b)
+            with torch.autocast(x.device.type, enabled=False):
+                found = Recurrence.apply(gates, w_hh.to(gates.dtype))
+        h: Tensor = found[0]
+        return h
+
+    def wants_kernels(self) -> bool:
+        return self.get_parameter("weight_hh_l0").shape[1] <= WIDEST
+
+    def try_kernels(self, device: torch.device) -> bool:
+        """Whether they run here and give what single steps give."""
+        from fedskip.models.recurrence import recurrence
+
+        w = self.get_parameter("weight_hh_l0").detach().to(device, torch.float32)[None]
+        gates, b = torch.ones(1, 1, 2, w.shape[1], device=device), torch.zeros(1, w.shape[1], device=device)
+        return torch.allclose(recurrence(gates, b, w)[0], forward_steps(gates, w)[0], rtol=0.01, atol=0.001)
+
+
+def in_tf32(x: Tensor) -> bool:
+    """Whether products with x are rounded to tf32."""
+    autocast = torch.is_autocast_enabled(x.device.type)
+    return x.is_cuda and x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 and not autocast
 
 
 class Recurrence(torch.autograd.Function):

@@ -6,17 +6,11 @@ few large groups. All sums have a fixed order, so the gradient repeats its bits.
 the same without writing the patches out, it does.
 """
 
-import copy
-import logging
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from fedskip.models.batchnorm import batch_statistics
-
-log = logging.getLogger(__name__)
 
 WIDEST = 16  # channels up to which `kernels.py` was measured, and is faster
 ALIGNED = 4  # numbers: tensor cores want rows of whole 16 bytes
@@ -36,6 +30,15 @@ class PatchConv2d(nn.Conv2d):
         self.pool = pool
         self.kernels = kernels and pool and conv.bias is not None and max(conv.weight.shape[:2]) <= WIDEST
 
+    precisions = ("fp32", "tf32")  # in which the kernels can be used
+
+    def try_kernels(self, device: torch.device) -> bool:
+        """Whether they run here and give what is right."""
+        from fedskip.models.kernels import conv_relu_pool
+
+        x, w, b = (torch.ones(shape, device=device) for shape in ((1, 1, 1, 4, 4), (1, 1, 1, 3, 3), (1, 1)))
+        return conv_relu_pool(x, w, b, True)[0].item() == 10.0
+
     def forward(self, x: Tensor) -> Tensor:
         if self.kernels and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type):
             from fedskip.models.kernels import ConvReluPool
@@ -54,28 +57,6 @@ class PatchConv2d(nn.Conv2d):
         y = pooled(y.unflatten(1, patches.shape[1:4]))  # (B, H', W', 4, O) → (B, H', W', O)
         y = y if self.bias is None else y + self.bias
         return (F.relu(y) if self.pool else y).permute(0, 3, 1, 2).contiguous()  # as from a convolution
-
-
-def kernels_wanted(module: nn.Module) -> bool:
-    """Whether there is a convolution that `kernels.py` would compute."""
-    if batch_statistics(module):  # which products of patches do not go with
-        return False
-    parts = as_patches(copy.deepcopy(module), kernels=True).modules()
-    return any(isinstance(part, PatchConv2d) and part.kernels for part in parts)
-
-
-def kernels_work(device: torch.device) -> bool:
-    """Whether they run here: Triton, which comes with torch, also needs a C compiler and Python's headers."""
-    try:
-        from fedskip.models.kernels import conv_relu_pool
-
-        x, w, b = (torch.ones(shape, device=device) for shape in ((1, 1, 1, 4, 4), (1, 1, 1, 3, 3), (1, 1)))
-        with torch.cuda.device(device):
-            y, _ = conv_relu_pool(x, w, b, True)
-        return y.item() == 10.0
-    except Exception as error:  # there are many ways in which a compiler may not work
-        log.warning("Triton does not work here, so small convolutions take twice as long: %s", error)
-        return False
 
 
 def pooled(y: Tensor) -> Tensor:

@@ -76,12 +76,14 @@ def streams_of(module: nn.Module, device: str) -> int:
     return STREAMS if device == "cuda" and numbers(module)["convolution"] >= WIDE else 0
 
 
-def compiles(module: nn.Module, device: str) -> bool:
+def compiles(module: nn.Module, device: str, kernels: bool) -> bool:
     """Whether the steps of the stacked engine are worth compiling.
 
-    Those of recurrent layers are not on a GPU: 160 cells take minutes, and are fused as they are.
+    Those of recurrent layers are not on a GPU, unless kernels of our own take all time steps at once: 160
+    cells take minutes, and are fused as they are.
     """
-    return device == "cpu" or not any(isinstance(part, Unrolled) for part in functional(module).modules())
+    recurrent = any(isinstance(part, Unrolled) for part in functional(module).modules())
+    return device == "cpu" or kernels or not recurrent
 
 
 def _most(found: Counter[str]) -> str:

@@ -16,7 +16,7 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.stacked.engine import own_objective, refusal
 from fedskip.engine.stacked.stepper import has_compiler
 from fedskip.input.errors import InputError
-from fedskip.models.patches import kernels_wanted, kernels_work
+from fedskip.models.forms import own_kernels
 from fedskip.spec.study import StudySpec
 from fedskip.study.choice import Choice, choose, compiles, streams_of
 from fedskip.study.prepare import Prepared
@@ -42,7 +42,7 @@ class Machine:
     precision: str
     deterministic: bool
     streams: int  # on which the stacked engine's rows run side by side; 0: all together
-    kernels: bool  # small convolutions by kernels of our own
+    kernels: bool  # small convolutions and recurrent layers by kernels of our own
 
     @classmethod
     def of(cls, spec: StudySpec, prepared: Prepared) -> Machine:
@@ -55,9 +55,11 @@ class Machine:
         apart = stacked and _forks(device, threads)
         if stacked and spec.compile and not has_compiler():
             log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
-        compile = stacked and spec.compile and has_compiler() and compiles(model, prepared.device.type)
         precision = arithmetic_of(spec).precision
-        kernels = stacked and device != "cpu" and not streams and precision in ("fp32", "tf32")
+        on_gpu = stacked and device != "cpu"
+        kernels = on_gpu and not streams and own_kernels(model, precision, prepared.device)
+        compile = stacked and spec.compile and has_compiler()
+        compile = compile and compiles(model, prepared.device.type, kernels)
         return cls(
             engine, device, name_of(device), compile,
             # more threads than one lose more at the barriers between small kernels than they gain
@@ -65,7 +67,7 @@ class Machine:
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
             processes=spec.groups or ((spec.processes or min(cores, PROCESSES)) if apart else 1),
             precision=precision, deterministic=spec.deterministic, streams=streams,
-            kernels=kernels and kernels_wanted(model) and kernels_work(torch.device(device)),
+            kernels=kernels,
         )  # fmt: skip
 
     @property

@@ -24,7 +24,7 @@ class Plan:
     compile: bool = True
     threads: int = 1
     streams: int = 0  # on which rows are computed side by side; 0: all together
-    kernels: bool = False  # small convolutions by `models/kernels.py`
+    kernels: bool = False  # small convolutions and recurrent layers by kernels of our own
     needs: tuple[str, ...] = ()  # memory, in words
 
 
