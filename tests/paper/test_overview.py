@@ -27,7 +27,7 @@ def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
     assert rows["tune/feddyn"][0] == "15 × 200", "every value of a grid counts"
     assert rows["fig1/beta0.9"][2:] == ["about 3 min", ""]
     note = overview([kept]).note
-    assert "cifar100cnn: not the paper's model. resnet50: reduced: 20 of 200 rounds." in note
+    assert "cifar100cnn: not the paper's model. resnet50: reduced: 20 of 200 rounds, 1 of 3 seeds." in note
     names = [row[0].plain for row in missing([kept]).rows]
     assert names == [name for name in settings() if name not in ("table3/synthetic", "sigmoid/synthetic")]
 

@@ -70,19 +70,19 @@ def status(
     picture(names, studies, figures)
 
 
-def picture(names: list[str], studies: list[Results], folder: Path | None) -> None:
+def picture(names: list[str], studies: list[Results], folder: Path | None, score: str | None = None) -> None:
     """Print some of the paper's figures in numbers, and draw them if there is a folder for it."""
     from fedskip.cli.screen import console
     from fedskip.files import write_bytes
     from fedskip.paper.pictures import shown
     from fedskip.report.canvas import drawn
 
-    screen, found = console(), shown(studies)
+    screen, found = console(), shown(studies, score)
     for name, (sheet, draw) in found.items():
         if name in names:
             screen.print(sheet, sheet.note, sep="\n" if sheet.note else "")
             if draw is not None and folder is not None:
-                write_bytes(folder / f"{name}.svg", drawn(draw(studies), "svg"))
+                write_bytes(folder / f"{name}.svg", drawn(draw(), "svg"))
                 screen.print(f"{folder / f'{name}.svg'}", soft_wrap=True)
 
 
