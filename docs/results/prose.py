@@ -16,7 +16,8 @@ from theory import lines, seconds
 from audit import audited
 from fedskip.paper.beside import SHOWN, gain, published, scores
 from fedskip.paper.columns import Column, columns, settings
-from fedskip.paper.compose import skipping, strongest
+from fedskip.paper.compose import skipping
+from fedskip.paper.strongest import strongest
 from fedskip.records.table import Row, Table
 from fedskip.report.results import Results
 

@@ -19,6 +19,7 @@ import prose
 import theory
 
 import audit
+from fedskip.paper import tune
 from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
 from fedskip.paper.clients import noted
@@ -28,6 +29,7 @@ from fedskip.paper.diverged import diverged_sheet
 from fedskip.paper.overview import missing
 from fedskip.paper.pictures import fig1, fig1_columns, fig5, fig5_sheet
 from fedskip.paper.table4 import target_sheet
+from fedskip.paper.tune import tune_sheet
 from fedskip.report.canvas import drawn
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
@@ -69,7 +71,8 @@ def written(text: str, kept: list[Results]) -> str:
         "slots": lambda: slots_sheet([c for c in settings().values() if c.table == "slots"], kept),
     }
     for name, column in settings().items():
-        sheets[name] = lambda column=column: column_sheet(column, kept)
+        made = tune_sheet if column.table == tune.STUDY else column_sheet
+        sheets[name] = lambda made=made, column=column: made(column, kept)
     for name in races():
         sheets[f"table4:{name}"] = lambda name=name: target_sheet(name, kept)
 

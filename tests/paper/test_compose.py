@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedskip.paper.compose import compose_sheet, shared_seeds, strongest
+from fedskip.paper.compose import compose_sheet
 from fedskip.records.table import Table
 from fedskip.report.sheet import BEST
 from studies import of_cifar10
@@ -38,20 +38,6 @@ def test_gains_over_the_same_and_over_fedavg(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [cell.plain for cell in found["MOON", "1"]] == ["not run", "", ""]
     assert sheet.note == "The strongest is FedDyn+skip-5."
-
-
-def test_the_strongest_is_found_over_the_seeds_that_all_have() -> None:
-    """At seeds 0 and 1, b is ahead; a has easier seeds besides, and c has one that diverged."""
-
-    def rows(*scores: float, diverged: bool = False) -> list[dict[str, object]]:
-        return [{"seed": i, "mean_tail": score, "diverged": diverged} for i, score in enumerate(scores)]
-
-    runs = {"a": rows(0.5, 0.6, 0.9, 0.9), "b": rows(0.6, 0.6), "c": rows(0.9, 0.9, diverged=True), "d": []}
-    assert strongest(runs) == "b"
-    assert shared_seeds(runs) == [0, 1]
-    assert strongest({}) is None
-    apart = {"a": rows(0.5), "b": [row | {"seed": 7} for row in rows(0.9)]}
-    assert strongest(apart) is None, "no seed compares them"
 
 
 def test_more_seeds_of_table_2_do_not_change_the_strongest(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from fedskip.engine.local import Local
 from fedskip.input.errors import InputError
 from fedskip.paper.columns import settings
 from fedskip.paper.overview import found, missing, overview, tables
-from studies import recorded, run, study
+from studies import of_cifar10, recorded, run, study
 
 
 def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
@@ -28,8 +28,24 @@ def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
     assert rows["fig1/beta0.9"][2:] == ["about 3 min", ""]
     note = overview([kept]).note
     assert "cifar100cnn: not the paper's model. resnet50: reduced: 20 of 200 rounds, 1 of 3 seeds." in note
-    names = [row[0].plain for row in missing([kept]).rows]
-    assert names == [name for name in settings() if name not in ("table3/synthetic", "sigmoid/synthetic")]
+
+
+def test_what_was_not_run_or_not_to_its_end(tmp_path: Path) -> None:
+    """FedAvg is whole at seed 0, diverged at 1 and is short at 2; FedSkip-3 lacks two seeds."""
+    made = of_cifar10(
+        tmp_path, "fedavg, fedskip(period=3)", {"FedAvg": [0.5] * 3, "FedSkip-3": [0.6]},
+        partition={"kind": "dirichlet", "beta": 0.1},
+    )  # fmt: skip
+    for row in made.summary:
+        row |= {"diverged": row["seed"] == 1, "rounds": 200 if row["seed"] == 0 else 50}
+    rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in missing([made]).rows}
+    assert rows.keys() == settings().keys()
+    assert rows["fig1/beta0.1"] == ["1 of 3 × 200", "all methods at seed 2", "about 2 min"]
+    runs, which, time = rows["fig5/p10-beta0.1"]
+    assert (runs, time) == ("18 of 21 × 200", "about 10 min")
+    others = ", ".join(f"FedSkip-{period}" for period in (5, 7, 10, 15, 20))
+    assert which == f"FedAvg at seed 2; FedSkip-3 at seeds 1 and 2; {others}"
+    assert rows["fig5/p50-beta0.1"] == ["21 × 800", "all", "about 9 min"]
 
 
 def test_the_tables() -> None:

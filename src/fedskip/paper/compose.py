@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
 
 from rich.text import Text
 
 from fedskip.paper.beside import cell, gain
 from fedskip.paper.columns import BASELINE, settings
+from fedskip.paper.strongest import shared_seeds, strongest
 from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.results import Results
@@ -34,28 +34,6 @@ def compose_sheet(studies: Sequence[Results], score: str = "mean_tail") -> Sheet
         rows.append([*names_row, Text(cells[0], BEST if name == best else ""), *map(Text, cells[1:])])
     headers = ["method", "Δ", "accuracy", "gain over the same without skipping", f"gain over {BASELINE}"]
     return Sheet(COLUMN, headers, 2, rows, _note(runs, best, score))
-
-
-def strongest(runs: Mapping[str, Sequence[Row]], score: str = "mean_tail") -> str | None:
-    """The method with the highest mean over the seeds that all have, among those of which no run diverged."""
-    whole, shared = _whole(runs, score), shared_seeds(runs, score)
-    means = {name: fmean(scores[seed] for seed in shared) for name, scores in whole.items() if shared}
-    return max(means, key=means.__getitem__, default=None)
-
-
-def shared_seeds(runs: Mapping[str, Sequence[Row]], score: str = "mean_tail") -> list[int]:
-    """The seeds over which the strongest is found."""
-    found = [set(scores) for scores in _whole(runs, score).values()]
-    return sorted(set.intersection(*found)) if found else []
-
-
-def _whole(runs: Mapping[str, Sequence[Row]], score: str) -> dict[str, dict[int, float]]:
-    """The scores by seed of the methods that were run and never diverged."""
-    return {
-        name: {row["seed"]: row[score] for row in rows if row[score] is not None}
-        for name, rows in runs.items()
-        if rows and not any(row["diverged"] for row in rows)
-    }
 
 
 def _note(runs: Mapping[str, Sequence[Row]], best: str | None, score: str) -> str:

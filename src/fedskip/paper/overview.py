@@ -1,7 +1,7 @@
 """What there is of the paper to run, what it needs, and what has been run."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.text import Text
@@ -11,6 +11,7 @@ from fedskip.input.errors import InputError
 from fedskip.paper.beside import table_sheet
 from fedskip.paper.columns import TABLES, Column, columns, settings
 from fedskip.paper.estimate import DEVICE, time
+from fedskip.report import units
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 
@@ -35,13 +36,40 @@ def overview(studies: Sequence[Results]) -> Sheet:
 
 
 def missing(studies: Sequence[Results]) -> Sheet:
-    """What was not run, and the time that it would take."""
+    """What was not run, or not to its end, and the time that it would take."""
     rows = []
     for name, column in settings().items():
-        if not any(column.runs(studies).values()):
-            runs = len(column.methods) * len(column.draft.keys["seeds"])
-            rows.append([Text(name), Text(f"{runs} × {column.rounds:,}"), Text(time(name))])
-    return Sheet("not run", ["fedskip run", "runs × rounds", f"time on {DEVICE}, estimated"], 1, rows)
+        lacking = lacks(column, studies)
+        runs, count = len(column.methods) * len(column.draft.keys["seeds"]), sum(map(len, lacking.values()))
+        if count:
+            some = "" if count == runs else f"{count} of "
+            which = _which(column, lacking) if some else "all"
+            cells = [f"{some}{runs} × {column.rounds:,}", which, time(name, count / runs)]
+            rows.append([Text(name), *map(Text, cells)])
+    headers = ["fedskip run", "runs × rounds", "which", f"time on {DEVICE}, estimated"]
+    return Sheet("not run", headers, 1, rows)
+
+
+def lacks(column: Column, studies: Sequence[Results]) -> dict[str, list[int]]:
+    """The seeds of a study at which a method was not run, or not to its end; one that diverged has ended."""
+    found = {}
+    for name, runs in column.runs(studies).items():
+        ended = {row["seed"] for row in runs if row["diverged"] or row["rounds"] >= column.rounds}
+        found[name] = [seed for seed in column.draft.keys["seeds"] if seed not in ended]
+    return {name: seeds for name, seeds in found.items() if seeds}
+
+
+def _which(column: Column, lacking: Mapping[str, Sequence[int]]) -> str:
+    """Methods and seeds; those of which all seeds are missing are only named."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name, seeds in lacking.items():
+        groups.setdefault(tuple(seeds), []).append(name)
+    said = []
+    for at, names in groups.items():
+        who = "all methods" if len(names) == len(column.methods) else ", ".join(names)
+        when = f"seed{'s' * (len(at) > 1)} {units.listed([*map(str, at)])}"
+        said.append(who if len(at) == len(column.draft.keys["seeds"]) else f"{who} at {when}")
+    return "; ".join(said)
 
 
 def tables(studies: Sequence[Results], score: str = "best") -> list[Sheet]:
