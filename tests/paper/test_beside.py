@@ -164,5 +164,6 @@ def test_a_run_that_is_stuck_at_chance_is_said() -> None:
             for seed, last in enumerate((0.1, 0.7, 0.6))]  # fmt: skip
     assert cell(column, runs, "best") == "46.67 ± 32.15 (1 of 3 at chance)"
     assert cell(column, runs[1:], "best") == "65.00 ± 7.07"
+    assert cell(column, runs[1:], "best_val") == "–", "nobody measured it"
     other = columns()["table3/synthetic"]
     assert "chance" not in cell(other, runs, "best")

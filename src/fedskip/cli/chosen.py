@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedskip.input.errors import InputError, require
+from fedskip.input.errors import InputError, nearest, require, unknown
 from fedskip.input.nest import flatten
 from fedskip.spec import Tree, bundled
 from fedskip.spec.setting import KEYS
@@ -17,6 +17,8 @@ def chosen(study: str | None, over: Tree, scale: float | None = None) -> Tree:
     The quickstart is made for its data set: with another one, and no study named, what the data set has by
     default is the study. `scale`: so much of the rounds of every setting.
     """
+    if study is not None:
+        refuse_unknown(study)
     tree = bundled.load(bundled.QUICKSTART if study is None else study)
     if study and study.partition("/")[0] in bundled.papers():
         tree = marked(tree, over.values, scale)
@@ -27,6 +29,21 @@ def chosen(study: str | None, over: Tree, scale: float | None = None) -> Tree:
     if study is None and name not in (None, tree.values["data"]["name"]):
         return over.over(Tree({"name": Path(str(name)).stem}))
     return overridden(tree, over)
+
+
+def refuse_unknown(study: str) -> None:
+    """Refuse a name that is none, with the nearest of all that can be run."""
+    from fedskip.paper.columns import settings
+    from fedskip.paper.computed import COMPUTED
+
+    name, inner = study.partition("/")[::2]
+    known = study in bundled.names() or (inner and name in bundled.names())
+    if known or Path(study).exists() or Path(study).suffix in (".yaml", ".yml"):
+        return
+    names = [*bundled.names(), *COMPUTED]
+    near = nearest(study, [*names, *settings()], 0.7 if inner else 0.5)
+    if near or not inner:  # else it may be meant as a path
+        raise unknown("study", study, [near] if near else names)
 
 
 def marked(tree: Tree, given: Mapping[str, Any], scale: float | None) -> Tree:

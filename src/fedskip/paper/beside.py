@@ -168,7 +168,7 @@ def cell(column: Column, runs: Sequence[Row] | None, score: str, of: int = 0) ->
     if not runs:
         return "not run"
     notes = remarks(column, runs, of)
-    said = scores(runs, score) if known(runs, score) else ""
+    said = scores(runs, score) if known(runs, score) or not notes else ""
     return f"{said} ({', '.join(notes)})".strip() if notes else said
 
 
@@ -198,12 +198,12 @@ def gain(runs: Sequence[Row], others: Sequence[Row], score: str) -> str:
 
 def known(runs: Sequence[Row], score: str) -> list[float]:
     """The scores of the runs that did not diverge."""
-    return [row[score] for row in runs if row[score] is not None and not row["diverged"]]
+    return [row[score] for row in runs if row.get(score) is not None and not row["diverged"]]
 
 
 def _apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
     mine, theirs = (
-        {row["seed"]: None if row["diverged"] else row[score] for row in some} for some in (runs, others)
+        {row["seed"]: None if row["diverged"] else row.get(score) for row in some} for some in (runs, others)
     )
     return difference(mine, theirs)
 

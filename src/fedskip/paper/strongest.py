@@ -22,7 +22,7 @@ def shared_seeds(runs: Mapping[str, Sequence[Row]], score: str = "mean_tail") ->
 def _whole(runs: Mapping[str, Sequence[Row]], score: str) -> dict[str, dict[int, float]]:
     """The scores by seed of the methods that were run and never diverged."""
     return {
-        name: {row["seed"]: row[score] for row in rows if row[score] is not None}
+        name: {row["seed"]: row[score] for row in rows if row.get(score) is not None}
         for name, rows in runs.items()
         if rows and not any(row["diverged"] for row in rows)
     }
