@@ -85,12 +85,15 @@ def test_a_column_in_which_nobody_gets_there(tmp_path: Path) -> None:
 
 
 def test_slots_before_a_merge(tmp_path: Path) -> None:
+    """MOON was stopped, which the column says."""
     _, [results] = kept(tmp_path)
     for row in results.history:
         row["slot_accuracy"] = 0.3 if row["method"] == "FedAvg" else 0.2 + 0.1 * row["seed"]
     for row in results.history.where(method="FedSkip-3"):
         row["round"] += 140  # into the last tenth
+    for row in results.summary.where(method="MOON"):
+        row["rounds"] = 20
     assert plain(slots_sheet([columns()["table3/femnist"]], [results])) == [
-        ["femnist", "FedAvg", "30.00 ± 0.00", "", "45.00 ± 0.00"],
+        ["femnist (20 of 200 rounds)", "FedAvg", "30.00 ± 0.00", "", "45.00 ± 0.00"],
         ["", "FedSkip-3", "25.00 ± 7.07", "-5.00 (-68.53 to +58.53)", "45.00 ± 0.00"],
     ]

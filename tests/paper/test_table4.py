@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fedskip.engine.local import Local
@@ -82,6 +83,13 @@ def test_a_reduced_column_says_so(tmp_path: Path) -> None:
     assert "reduced" not in whole
     note = target_sheet("table3/femnist", [kept(tmp_path, 20)]).note
     assert note == "Reduced: 20 of 200 rounds, 1 of 3 seeds.", "pages have no title"
+
+
+def test_another_precision_is_said(tmp_path: Path) -> None:
+    study = kept(tmp_path)
+    study = replace(study, settings=(replace(study.settings[0], precision="bf16"),))
+    cells = {row[0].plain: row[1].plain for row in target_sheet("table3/femnist", [study]).rows}
+    assert cells["FedAvg"] == "1 of 1, in bf16"
 
 
 def test_of_a_study_that_is_not_finished_the_rounds_so_far_count(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
             merged = [v for v in results.scores(name, label, "mean_tail").values() if v is not None]
             slots = [score for score in known.values() if score is not None]
             cells = [units.scores(slots, METRIC), gain, units.scores(merged, METRIC)]
-            rows.append([Text(column.name if label == BASELINE else ""), Text(label), *map(Text, cells)])
+            called = labelled(column, results.summary) if label == BASELINE else ""
+            rows.append([Text(called), Text(label), *map(Text, cells)])
     headers = ["column", "method", "single slots", f"gain over {BASELINE}", "after the merge"]
     return Sheet(f"slots before a merge, over the last {TAIL:.0%} of the rounds", headers, 2, rows)
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fedskip.files import write_text
 from fedskip.paper.columns import BASELINE, Column, races
-from fedskip.paper.remarks import seeds
+from fedskip.paper.remarks import precision, seeds
 from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results
@@ -57,6 +57,7 @@ def reached(column: Column, studies: Sequence[Results], score: str = "best") -> 
 
     T is the column's, or fewer where FedAvg did not come so far. `late`: at how many seeds it took more
     than T. `until`: the rounds that all runs of a method had, but for those that diverged, which are counted.
+    `precision`: where it is not the column's.
     """
     whole, longer = column.results(studies), column.results(studies, BEYOND)
     if whole is None or longer is None or BASELINE not in whole.labels():
@@ -68,7 +69,11 @@ def reached(column: Column, studies: Sequence[Results], score: str = "best") -> 
         runs = longer.summary.where(method=row["method"])
         until = min(runs.where(diverged=False).column("rounds"), default=None)
         row |= {"of_rounds": rounds, "late": row["reached"] - before[row["method"]], "until": until}
-        row |= {"runs": len(runs), "diverged": sum(map(bool, runs.column("diverged")))}
+        row |= {
+            "precision": precision(column, runs),
+            "runs": len(runs),
+            "diverged": sum(map(bool, runs.column("diverged"))),
+        }
         rows.append(row)
     return Table(rows[0], rows)
 
@@ -118,6 +123,8 @@ def _cells(row: Row) -> list[str]:
         said += f", {row['late']} after round {row['of_rounds']:,}"
     if row["diverged"]:
         said += f", {row['diverged']} diverged"
+    if row["precision"]:
+        said += f", {row['precision']}"
     cells = [said]
     cells += [units.NONE if row[key] is None else f"{row[key]:.0f}" for key in ("rounds", "merges")]
     cells.append(units.NONE if row["bytes"] is None else units.size(row["bytes"]))
