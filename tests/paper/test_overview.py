@@ -24,6 +24,12 @@ def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
     assert rows.keys() == settings().keys()
     assert rows["table3/synthetic"][:3] == ["30 × 1,000", "synthetic", "4 min, two CPU cores"]
     assert rows["table3/synthetic"][3] == "2 of 3 seeds, 1 of 10 methods"
+    one = of_cifar10(
+        tmp_path, "fedavg", {"FedAvg": [0.5]}, 20, data={"name": "cifar100"}, model={"name": "resnet50"}
+    )  # fmt: skip
+    done = {row[0].plain: row[4].plain for row in overview([one]).rows}
+    assert done["resnet50/cifar100-beta0.5"] == "1 seed, 1 of 2 methods"
+    assert done["table2/cifar100-beta0.5"] == "1 of 3 seeds, 1 of 10 methods, 20 of 200 rounds"
     assert rows["tune/feddyn"][0] == "15 × 200", "every value of a grid counts"
     assert rows["fig1/beta0.9"][2:] == ["about 3 min", ""]
     note = overview([kept]).note

@@ -58,9 +58,8 @@ def marked(tree: Tree, given: Mapping[str, Any], scale: float | None) -> Tree:
         fewer = given.get("rounds") if scale is None else math.ceil(scale * own["rounds"])
         less = {"rounds": fewer, "seeds": given.get("seeds")}
         less = {key: value for key, value in less.items() if _count(value) < _count(own[key])}
-        of = {
-            f"of_{key}": own.get(f"of_{key}", _count(own[key])) for key in less
-        }  # it may be reduced as it is
+        # of what: one may be reduced as it is
+        of = {f"of_{key}": own.get(f"of_{key}", _count(own[key])) for key in less}
         entries.append({**entry, **less, **of})
     return Tree({**tree.values, "settings": entries}, tree.places)
 

@@ -93,10 +93,9 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
         base, compared = runs[BASELINE], [row for name in (BASELINE, *SKIPPING) for row in runs[name]]
         cells = [seeds([len(base)], column.seeds(runs)), scores(base, score)]
         for name, ours in gained.items():
-            fewer = f" at {ours.seeds} of {len(base)} seeds" * (
-                0 < ours.seeds < len(base) and not ours.missing
-            )
-            cells.append(f"{shown_gain(ours)}{fewer}; paper {published_gain(column, name)}")
+            said, some = shown_gain(ours), 0 < ours.seeds < len(base) and not ours.missing
+            said += f" at {ours.seeds} of {len(base)} seeds" * some
+            cells.append(f"{said}; paper {published_gain(column, name)}")
         rows.append([Text(labelled(column, compared)), *map(Text, cells)])
     return Sheet(
         f"gain over {BASELINE} in points, by {SHOWN[score]}",

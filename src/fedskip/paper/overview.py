@@ -160,7 +160,8 @@ def _done(column: Column, studies: Sequence[Results]) -> str:
     made = {name: rows for name, rows in runs.items() if rows}
     if not made:
         return ""
-    said = [f"{seeds([len(rows) for rows in made.values()], column.seeds(runs))} seeds"]
+    count = seeds(map(len, made.values()), column.seeds(runs))
+    said = [f"{count} seed{'s' * (count != '1')}"]
     said += [f"{len(made)} of {len(runs)} methods"] * (len(made) < len(runs))
     all_runs = [row for rows in made.values() for row in rows]
     return ", ".join([*said, *filter(None, [length(column, all_runs), precision(column, all_runs)])])
