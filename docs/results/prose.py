@@ -2,8 +2,9 @@
 
 Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`. Kinds
 are `best`, `last` and `tail` (with their spread over seeds), `gain` (in tail, over FedAvg), `diverged` (runs,
-of how many), `broke` (in which rounds), `jump` (the largest drift) and `paper`; `poison:SETTING:METHOD` is of
-poison.py, `audit:METHOD` of audit.py. All others have names of their own, below.
+of how many), `broke` (in which rounds), `jump` (the largest drift), `paper` and `method` (its name). METHOD
+may be `strongest` or `strongest-skipping`, whoever that is: the highest tail over the seeds that all have.
+`poison:SETTING:METHOD` is of poison.py, `audit:METHOD` of audit.py. All others have names of their own.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +16,9 @@ from theory import lines, seconds
 from audit import audited
 from fedskip.paper.beside import SHOWN, gain, published, scores
 from fedskip.paper.columns import Column, columns, settings
-from fedskip.records.table import Table
+from fedskip.paper.compose import skipping
+from fedskip.paper.strongest import strongest
+from fedskip.records.table import Row, Table
 from fedskip.report.results import Results
 
 JUMP = 100  # times the median: what a drift has to be to be told
@@ -33,7 +36,10 @@ def value(name: str, kept: list[Results]) -> str:
     place, _, method = rest.partition(":")
     column = settings()[place]
     runs = column.runs(kept)
+    method = _found(method, runs)
     words = {score: key for key, score in SHOWN.items()}
+    if kind == "method":
+        return method
     if kind in words:
         return scores(runs[method], words[kind])
     if kind == "gain":
@@ -49,6 +55,12 @@ def value(name: str, kept: list[Results]) -> str:
         return f"{sum(bool(row['diverged']) for row in runs[method])} of {len(runs[method])}"
     assert kind == "paper", name
     return published(column, method)
+
+
+def _found(method: str, runs: dict[str, list[Row]]) -> str:
+    """The method that is meant: `strongest` is whoever is."""
+    among = {"strongest": runs, "strongest-skipping": skipping(runs)}
+    return (strongest(among[method]) or "none") if method in among else method
 
 
 def _range(values: Iterable[float], form: str) -> str:

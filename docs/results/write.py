@@ -19,13 +19,13 @@ import prose
 import theory
 
 import audit
-from fedskip.paper.beside import column_sheet, gains_figure, gains_sheet
+from fedskip.paper.beside import gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
 from fedskip.paper.clients import noted
 from fedskip.paper.columns import races, settings
 from fedskip.paper.compose import compose_sheet
 from fedskip.paper.diverged import diverged_sheet
-from fedskip.paper.overview import missing
+from fedskip.paper.overview import missing, sheet_of
 from fedskip.paper.pictures import fig1, fig1_columns, fig5, fig5_sheet
 from fedskip.paper.table4 import target_sheet
 from fedskip.report.canvas import drawn
@@ -69,7 +69,7 @@ def written(text: str, kept: list[Results]) -> str:
         "slots": lambda: slots_sheet([c for c in settings().values() if c.table == "slots"], kept),
     }
     for name, column in settings().items():
-        sheets[name] = lambda column=column: column_sheet(column, kept)
+        sheets[name] = lambda column=column: sheet_of(column, kept)
     for name in races():
         sheets[f"table4:{name}"] = lambda name=name: target_sheet(name, kept)
 

@@ -64,6 +64,11 @@ def test_a_smaller_version_of_the_papers_study_is_marked():
     assert "of_rounds" not in build(chosen("table3/synthetic", Tree({}))).settings[0].keys
     [half] = build(chosen("resnet50", Tree({}), scale=0.5)).settings
     assert (half.keys["rounds"], half.keys["of_rounds"]) == (10, 200), "it was reduced before"
+    for seeds, whole in ((1, 3), ([7], 3), (3, None), ([4, 5, 6, 7], None)):
+        [few] = build(chosen("table3/femnist", Tree({"seeds": seeds}))).settings
+        assert few.keys.get("of_seeds") == whole, seeds
+    [many] = build(chosen("resnet50", Tree({"seeds": 2}))).settings
+    assert (many.keys["seeds"], many.keys["of_seeds"]) == ((0, 1), 3)
     for scale, study, rounds, message in [
         (2, "table3", None, "--scale must be above 0 and at most 1, got 2"),
         (0.5, "table3", 5, "--scale cannot be given with --rounds, got 0.5"),

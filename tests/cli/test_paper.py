@@ -1,5 +1,7 @@
 """`fedskip paper`, and what of the paper `fedskip run` computes."""
 
+import pytest
+
 from fedskip.spec import build, bundled, load_yaml
 from terminal import call
 
@@ -11,6 +13,15 @@ def test_the_list(tmp_path, monkeypatch):
         assert code == 0
         assert "table2/cifar10-beta0.5" in shown
         assert "table4" in shown
+    below = shown.partition("Without /SETTING")[2]
+    assert "variates    SCAFFOLD's control variates at zero and at a random network" in below
+    assert "(cross-1: for one epoch at a time)" in below
+    runs, bare = below.partition("Computed from what was run (--from OUT")[2].split(
+        "Computed without any runs:"
+    )
+    assert ("table4" in runs, "fig3" in bare, "theorem1" in bare, "fedskip data get cifar10" in bare) == (
+        True,
+    ) * 4
 
 
 def test_status(quickstart, tmp_path, monkeypatch):
@@ -19,6 +30,7 @@ def test_status(quickstart, tmp_path, monkeypatch):
     assert code == 0
     assert "table3, best test accuracy in %" in shown
     assert "94.12" in shown
+    assert f"{quickstart[0]} holds no run of the paper's settings." in " ".join(shown.split())
     code, _, said = call("paper", "status", "--score", "bets")
     assert (code, said) == (2, "error: --score is not known, got 'bets'. Did you mean 'best'?\n")
 
@@ -39,7 +51,34 @@ def test_options_that_would_do_nothing_are_refused(quickstart, tmp_path):
     assert (code, said.startswith("error: --scale is not for fig3")) == (2, True)
     code, _, said = call("run", "quickstart", "--from", quickstart[0])
     assert (code, said.startswith("error: --from is for what is computed")) == (2, True)
+    code, _, said = call("run", "theorem1", "--from", "a", "--from", "b", "--out", tmp_path / "t")
+    assert (code, said) == (
+        2,
+        "error: --from is not for theorem1, which needs no runs, got 'a b'. Leave it out.\n",
+    )
+    code, _, said = call("run", "table4", "--from", "nosuch")
+    assert (code, said) == (2, "error: --from is not a folder, got 'nosuch'.\n")
     assert not (tmp_path / "t").exists()
+
+
+def test_what_writes_nothing_names_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("table4", "fig4"):
+        code, shown, _ = call("run", name)
+        assert (code, shown.rstrip().endswith("Nothing was written.")) == (0, True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_column_ends_beside_the_papers_numbers(tmp_path):
+    few = ["--methods", "fedavg", "--rounds", "1", "--seeds", "1", "--set", "compile=false"]
+    code, shown, _ = call("run", "table3/synthetic", *few, "--out", tmp_path / "s")
+    assert code == 0
+    assert "reduced: 1 of 1,000 rounds, 1 of 3 seeds" in " ".join(shown.split())
+    below = shown.partition(str(tmp_path / "s"))[2].partition("table3/synthetic")[2]
+    [line] = [line.split() for line in below.splitlines() if line.split()[:1] == ["FedAvg"]]
+    assert line[4:] == ["1", "of", "3", "1", "of", "1000", "rounds", "94.12"]
+    code, shown, _ = call("run", "table3/synthetic", *few, "--set", "cohort=5", "--out", tmp_path / "t")
+    assert (code, "94.12" in shown) == (0, False), "that is not the paper's setting"
 
 
 def test_the_costs_of_some_models(tmp_path, monkeypatch):
@@ -57,9 +96,34 @@ def test_the_costs_of_some_models(tmp_path, monkeypatch):
         assert (code, said) == (2, "error: --models is only for complexity, got 'cnn'.\n")
 
 
-def test_a_name_that_does_not_exist_suggests_the_nearest():
-    code, _, said = call("run", "tabel2")
-    assert (code, said) == (2, "error: study is not known, got 'tabel2'. Did you mean 'table2'?\n")
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("tabel2", "table2"), ("thoerem1", "theorem1"), ("complexety", "complexity"), ("tabel4", "table4"),
+        ("tables2/cifar10-beta0.5", "table2/cifar10-beta0.5"), ("table2/", "table2"),
+        ("femnist", "table3/femnist"),
+    ],
+)  # fmt: skip
+def test_a_name_that_does_not_exist_suggests_the_nearest(name, meant):
+    """Of studies, their settings and what is computed; `show` does it, too."""
+    for command in ("run", "show"):
+        code, _, said = call(command, name)
+        assert (code, said) == (2, f"error: study is not known, got {name!r}. Did you mean {meant!r}?\n")
+
+
+def test_names_like_no_other_and_what_cannot_be_shown():
+    code, _, said = call("run", "zzzz")
+    assert (code, said.startswith("error: study is not known, got 'zzzz'. Known: cifar100cnn, clients,")) == (
+        2,
+        True,
+    )
+    code, _, said = call("run", "their/own")
+    assert (code, said.startswith("error: study is not a file, got 'their/own'.")) == (2, True)
+    code, _, said = call("show", "table4")
+    assert code == 2
+    assert said == (
+        "error: study is computed, and has no file to show, got 'table4'. Make it with: fedskip run table4.\n"
+    )
 
 
 def test_one_setting_of_a_study_is_shown_as_a_study(tmp_path):

@@ -43,7 +43,7 @@ def test_commands_end_in_one_line(monkeypatch):
 
     monkeypatch.setattr("fedskip.cli.commands.bundled", full, raising=False)
     monkeypatch.setattr("fedskip.spec.bundled.find", full)
-    assert call("show", "mine") == (
+    assert call("show", "quickstart") == (
         2,
         "",
         "error: out.pt cannot be written: the disk is full. Free some space.\n",

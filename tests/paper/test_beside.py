@@ -9,7 +9,8 @@ import pytest
 
 from fedskip.engine.local import Local
 from fedskip.paper.beside import cell, column_sheet, gains_figure, gains_sheet, short, table_sheet
-from fedskip.paper.columns import columns
+from fedskip.paper.columns import columns, settings
+from fedskip.paper.remarks import length
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST
 from studies import recorded, run
@@ -35,19 +36,64 @@ def test_a_column(tmp_path: Path) -> None:
     sheet = column_sheet(columns()["table3/synthetic"], [kept(tmp_path)])
     rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in sheet.rows}
     assert sheet.headers[4:] == [
-        "lost",
-        "length",
-        "paper",
-        "gain in best",
-        "gain in tail",
-        "paper's gain",
-    ]
-    assert rows["FedAvg"] == [*["55.00 ± 7.07"] * 3, "", "", "94.12", "", "", ""]
+        "seeds", "lost", "length", "paper", "gain in best", "gain in tail", "paper's gain",
+    ]  # fmt: skip
+    assert rows["FedAvg"] == [*["55.00 ± 7.07"] * 3, "2 of 3", "", "", "94.12", "", "", ""]
     gain = "+3.00 (-9.71 to +15.71)"
-    assert rows["FedSkip-3"] == [*["58.00 ± 8.49"] * 3, "", "", "94.81", gain, gain, "+0.69"]
-    assert rows["SCAFFOLD"][3:] == ["1 of 2 diverged", "", "*", "–", "–", ""]
-    assert rows["MOON"][4] == "300 of 1000 rounds"
-    assert rows["FedDyn"][:3] == ["not run", "", ""]
+    assert rows["FedSkip-3"] == [*["58.00 ± 8.49"] * 3, "2 of 3", "", "", "94.81", gain, gain, "+0.69"]
+    assert rows["SCAFFOLD"][3:] == ["2 of 3", "1 of 2 diverged", "", "*", "–", "–", ""]
+    assert rows["MOON"][5] == "300 of 1000 rounds"
+    assert rows["FedDyn"][:4] == ["not run", "", "", ""]
+
+
+def test_seeds_are_counted_where_methods_have_different_ones(tmp_path: Path) -> None:
+    more = recorded(
+        tmp_path, [run("FedAvg", seed, 0.5) | {"rounds": 1000} for seed in (2, 3)],
+        **kept(tmp_path).settings[0].keys | {"methods": ["fedavg"]},
+    )  # fmt: skip
+    column, studies = columns()["table3/synthetic"], [kept(tmp_path), more]
+    sheet = column_sheet(column, studies)
+    rows = {row[0].plain: [cell.plain for cell in row] for row in sheet.rows}
+    at = sheet.headers.index("seeds")
+    assert [rows[name][at] for name in ("FedAvg", "FedSkip-3", "FedDyn")] == ["4", "2 of 4", ""]
+    cells = {row[0].plain: row[1].plain for row in table_sheet("table3", [column], studies).rows}
+    assert (cells["FedAvg"], cells["FedSkip-3"]) == ("52.50 ± 5.00", "58.00 ± 8.49 (2 of 4 seeds)")
+    [row] = gains_sheet([column], studies).rows
+    assert row[1].plain == "4"
+    assert row[3].plain == "+3.00 (-9.71 to +15.71) at 2 of 4 seeds; paper +0.69"
+    assert gains_figure([column], studies).get_yticklabels()[0].get_text() == "synthetic\n2 to 4 of 4 seeds"
+
+
+def test_what_makes_a_column_other_than_the_papers_is_said(tmp_path: Path) -> None:
+    """Of a study that is reduced as it is, and of a column that such a study fills."""
+    [setting] = kept(tmp_path).settings
+    runs = [run(label, 0, 0.3) | {"rounds": 20} for label in ("FedAvg", "FedSkip-5")]
+    keys = setting.keys | {
+        "data": {"name": "cifar100"}, "partition": {"kind": "dirichlet", "beta": 0.5}, "clients": 10,
+        "model": {"name": "resnet50"}, "rounds": 20, "methods": ["fedavg", "fedskip(period=5)"],
+    }  # fmt: skip
+    study = recorded(tmp_path, runs, **keys)
+    study = replace(study, settings=(replace(study.settings[0], precision="bf16"),))
+    own, whole = settings()["resnet50/cifar100-beta0.5"], columns()["table2/cifar100-beta0.5"]
+    assert column_sheet(own, [study]).note == "Reduced: 20 of 200 rounds, 1 of 3 seeds. In bf16."
+    assert not {"seeds", "length", "precision"} & {*column_sheet(own, [study]).headers}, (
+        "it is what it should be"
+    )
+    assert column_sheet(settings()["cifar100cnn/cifar100-iid-cnn"], []).note == "Not the paper's model."
+    assert (
+        cell(whole, whole.runs([study])["FedAvg"], "best", 3)
+        == "30.00 (1 of 3 seeds, 20 of 200 rounds, in bf16)"
+    )
+    [row] = gains_sheet([whole], [study]).rows
+    assert row[0].plain == "cifar100-beta0.5 (20 of 200 rounds, in bf16)"
+    [tick] = gains_figure([whole], [study]).get_yticklabels()
+    assert tick.get_text() == "cifar100-beta0.5\n20 of 200 rounds\nin bf16\n1 of 3 seeds"
+
+
+def test_rounds_from_the_fewest_to_the_most() -> None:
+    column = columns()["table3/synthetic"]
+    runs = [{"rounds": rounds, "diverged": rounds == 5} for rounds in (9, 99, 1000, 5)]
+    assert length(column, runs) == "9 to 99 of 1000 rounds"
 
 
 def test_a_table_says_what_is_missing_short_or_lost(tmp_path: Path) -> None:
@@ -55,9 +101,14 @@ def test_a_table_says_what_is_missing_short_or_lost(tmp_path: Path) -> None:
     sheet = table_sheet("table3", some, [kept(tmp_path)])
     rows = {row[0].plain: row[1:] for row in sheet.rows}
     assert sheet.headers == ["method", "synthetic", "paper", "shakespeare", "paper"]
-    assert [cell.plain for cell in rows["FedAvg"]] == ["55.00 ± 7.07", "94.12", "not run", "50.98"]
-    assert rows["SCAFFOLD"][0].plain == "70.00 (1 of 2 diverged)"
-    assert rows["MOON"][0].plain == "40.00 ± 0.00 (300 of 1000 rounds)"
+    assert [cell.plain for cell in rows["FedAvg"]] == [
+        "55.00 ± 7.07 (2 of 3 seeds)",
+        "94.12",
+        "not run",
+        "50.98",
+    ]
+    assert rows["SCAFFOLD"][0].plain == "70.00 (2 of 3 seeds, 1 of 2 diverged)"
+    assert rows["MOON"][0].plain == "40.00 ± 0.00 (2 of 3 seeds, 300 of 1000 rounds)"
     assert [cell.plain for cell in rows["MOON"][2:]] == ["", "*"], "the paper has none there, and so have we"
     assert rows["SCAFFOLD"][0].style == BEST
 
@@ -81,7 +132,7 @@ def test_what_skipping_gains(tmp_path: Path) -> None:
     sheet = gains_sheet(list(columns().values()), [kept(tmp_path)])
     [row] = sheet.rows
     assert [cell.plain for cell in row][:4] == [
-        "synthetic", "2", "55.00 ± 7.07", "+3.00 (-9.71 to +15.71); paper +0.69",
+        "synthetic", "2 of 3", "55.00 ± 7.07", "+3.00 (-9.71 to +15.71); paper +0.69",
     ]  # fmt: skip
     assert row[4].plain == "–; paper -0.18"
 
@@ -94,12 +145,12 @@ def test_longer_runs_without_a_history_say_so(tmp_path: Path) -> None:
     [row] = gains_sheet([column], [results]).rows
     assert row[0].plain == "synthetic (1500 rounds, not 1000)"
     cells = {row[0].plain: row[1].plain for row in table_sheet("table3", [column], [results]).rows}
-    assert cells["FedAvg"] == "55.00 ± 7.07 (1500 rounds, not 1000)"
+    assert cells["FedAvg"] == "55.00 ± 7.07 (2 of 3 seeds, 1500 rounds, not 1000)"
 
 
 def test_gains_as_a_picture(tmp_path: Path) -> None:
     axes = gains_figure(list(columns().values()), [kept(tmp_path)])
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["synthetic"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["synthetic\n2 of 3 seeds"]
     marks = {line.get_label(): line.get_xdata() for line in axes.get_lines()}
     assert list(marks["FedSkip-3"]) == [pytest.approx(3.0)]
     hollow = [line.get_xdata() for line in axes.get_lines() if line.get_fillstyle() == "none"]
@@ -113,5 +164,6 @@ def test_a_run_that_is_stuck_at_chance_is_said() -> None:
             for seed, last in enumerate((0.1, 0.7, 0.6))]  # fmt: skip
     assert cell(column, runs, "best") == "46.67 ± 32.15 (1 of 3 at chance)"
     assert cell(column, runs[1:], "best") == "65.00 ± 7.07"
+    assert cell(column, runs[1:], "best_val") == "–", "nobody measured it"
     other = columns()["table3/synthetic"]
     assert "chance" not in cell(other, runs, "best")

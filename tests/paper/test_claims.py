@@ -47,21 +47,53 @@ def test_early_rounds(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_that_ended_counts_no_further(tmp_path: Path) -> None:
+    """One that broke in round 20 counts in round 10 and not later; nor does one of 30 rounds in round 50."""
+    some, [results] = kept(tmp_path)
+    for row in results.summary.where(method="FedAvg", seed=1):
+        row |= {"diverged": True, "rounds": 9, "broke_round": 20}
+    for row in results.summary.where(method="FedSkip-3", seed=0):
+        row["rounds"] = 30
+    for row in results.history.where(method="FedSkip-3", seed=0):
+        row["test_accuracy"] = 0.9
+    assert plain(early_sheet(some, [results])) == [
+        [
+            "femnist (30 of 200 rounds)",
+            "FedAvg",
+            "10.00",
+            "30.00 (1 of 2 diverged)",
+            "30.00 (1 of 2 diverged)",
+        ],
+        ["", "FedSkip-3", "–", "55.00", "20.00 (1 of 2 shorter)"],
+    ]
+
+
 def test_accuracy_and_drift_of_the_last_rounds(tmp_path: Path) -> None:
-    assert plain(uneven_sheet(*kept(tmp_path))) == [["femnist", "2", "45.00 ± 0.00", "390.0", "585.0"]]
+    assert plain(uneven_sheet(*kept(tmp_path))) == [["femnist", "2 of 3", "45.00 ± 0.00", "390.0", "585.0"]]
 
 
 def test_merges_until_fedavgs_best(tmp_path: Path) -> None:
     assert plain(reach_sheet(*kept(tmp_path))) == [["femnist", "3", "2", "–", "–", "–", "–", "FedSkip-3"]]
 
 
+def test_a_column_in_which_nobody_gets_there(tmp_path: Path) -> None:
+    """FedAvg diverged at every seed: there is nothing to reach."""
+    some, [results] = kept(tmp_path)
+    for row in results.summary:
+        row |= {"diverged": row["method"] == "FedAvg", "rounds": 20}
+    assert plain(reach_sheet(some, [results])) == [["femnist (20 of 200 rounds)", *["–"] * 7]]
+
+
 def test_slots_before_a_merge(tmp_path: Path) -> None:
+    """MOON was stopped, which the column says."""
     _, [results] = kept(tmp_path)
     for row in results.history:
         row["slot_accuracy"] = 0.3 if row["method"] == "FedAvg" else 0.2 + 0.1 * row["seed"]
     for row in results.history.where(method="FedSkip-3"):
         row["round"] += 140  # into the last tenth
+    for row in results.summary.where(method="MOON"):
+        row["rounds"] = 20
     assert plain(slots_sheet([columns()["table3/femnist"]], [results])) == [
-        ["femnist", "FedAvg", "30.00 ± 0.00", "", "45.00 ± 0.00"],
+        ["femnist (20 of 200 rounds)", "FedAvg", "30.00 ± 0.00", "", "45.00 ± 0.00"],
         ["", "FedSkip-3", "25.00 ± 7.07", "-5.00 (-68.53 to +58.53)", "45.00 ± 0.00"],
     ]

@@ -12,6 +12,12 @@ import pytest
 import fedskip
 from fedskip.paper.clients import clients, dealt, noted
 from fedskip.report.results import Results
+from terminal import shown
+
+
+@pytest.fixture(autouse=True)
+def _no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSKIP_DATA", str(tmp_path / "data"))
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +49,20 @@ def test_they_are_dealt_again(made: Results, tmp_path: Path) -> None:
     [setting] = made.settings
     old = replace(made, settings=(replace(setting, short={}),))
     assert noted(old, tmp_path / "partitions.csv").settings[0].short == {0: 1}
+
+
+def test_what_is_left_out_is_said_with_the_command_that_brings_the_data(
+    made: Results, tmp_path: Path
+) -> None:
+    [setting] = made.settings
+    absent = replace(setting, keys=setting.keys | {"data": {"name": "shakespeare"}})
+    other = replace(setting, divisions={0: {"partition": "another"}})
+    text = " ".join(
+        shown(clients([replace(made, settings=(one,)) for one in (absent, other)], tmp_path)).split()
+    )
+    assert "Run `fedskip data get shakespeare`" in text
+    assert text.endswith("its clients are dealt in another way now, or its data are others.")
+    assert text.count("left out: ") == 2
 
 
 def test_others_than_those_noted_are_not_believed(made: Results) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from fedskip.engine.local import Local
+from fedskip.paper.beside import cell
 from fedskip.paper.columns import Column, columns
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
-from studies import curve, recorded, run
+from studies import curve, recorded, run, study
 
 
 def kept(tmp_path: Path, *rows: Any, **keys: Any) -> Results:
@@ -114,11 +115,35 @@ def test_methods_beside_the_columns_do_not_change_its_names(tmp_path: Path, colu
     both = {"SCAFFOLD(init=zero)": "scaffold", "SCAFFOLD(init=random)": "scaffold(init=random)"}
     rows = [row for label in both for row in curve(label, 0, {10: 0.4})]
     methods = [*both.values()]
-    study = kept(tmp_path, *(run(label, 0, 0.4) for label in both), rows=rows, methods=methods)
-    about = dataclasses.replace(study.settings[0], parts=[methods])
-    study = dataclasses.replace(study, settings=(about,))
+    made = kept(tmp_path, *(run(label, 0, 0.4) for label in both), rows=rows, methods=methods)
+    about = dataclasses.replace(made.settings[0], parts=[methods])
+    made = dataclasses.replace(made, settings=(about,))
     history = curve("SCAFFOLD", 1, {10: 0.4})
     alone = kept(tmp_path, run("SCAFFOLD", 1, 0.4), rows=history, methods=["scaffold"])
-    results = column.results([alone, study])
+    results = column.results([alone, made])
     assert results is not None
     assert results.labels() == ["SCAFFOLD"]
+
+
+def test_a_run_in_another_precision_says_so_and_makes_way(tmp_path: Path, column: Column) -> None:
+    """fp32 and tf32 are the usual ones; of two whole runs the one in such a precision counts."""
+
+    def made(precision: str, last: float, rounds: int = 1000) -> Results:
+        study = kept(tmp_path, run("FedAvg", 0, last) | {"rounds": rounds}, rounds=rounds)
+        [setting] = study.settings
+        return dataclasses.replace(study, settings=(dataclasses.replace(setting, precision=precision),))
+
+    def said(*studies: Results) -> str:
+        return cell(column, column.runs(studies)["FedAvg"], "last")
+
+    assert said(made("fp64", 0.5)) == "50.00 (in fp64)"
+    for usual in ("fp32", "tf32", ""):
+        assert said(made(usual, 0.6)) == "60.00"
+        for studies in ([made("fp64", 0.5), made(usual, 0.6)], [made(usual, 0.6), made("fp64", 0.5)]):
+            assert said(*studies) == "60.00"
+    assert said(made("tf32", 0.6, 20), made("bf16", 0.5)) == "50.00 (in bf16)", "a whole run is worth more"
+
+
+def test_the_precision_is_the_one_that_a_study_has_noted(tmp_path: Path) -> None:
+    made = study(tmp_path / "s", methods="fedavg", rounds=1, seeds=1, precision="fp64", device="cpu").run()
+    assert [setting.precision for setting in Results.read(made.out).settings] == ["fp64"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedskip.paper.compose import compose_sheet, strongest
+from fedskip.paper.compose import compose_sheet
 from fedskip.records.table import Table
 from fedskip.report.sheet import BEST
 from studies import of_cifar10
@@ -29,19 +29,23 @@ def test_gains_over_the_same_and_over_fedavg(tmp_path: Path) -> None:
         method = row[0].plain or method
         found[method, row[1].plain] = row[2:]
     assert len(found) == 24
-    assert [cell.plain for cell in found["FedAvg", "1"]] == ["55.00 ± 7.07", "", ""]
+    assert [cell.plain for cell in found["FedAvg", "1"]] == ["55.00 ± 7.07 (2 of 3 seeds)", "", ""]
     gains = [cell.plain.partition(" (")[0] for cell in found["FedDyn", "5"]]
     assert gains == ["68.00 ± 8.49", "+3.00", "+13.00"]
     assert found["FedDyn", "5"][0].style == BEST
-    assert [cell.plain for cell in found["SCAFFOLD", "3"]] == ["90.00 (1 of 2 diverged)", "–", "–"]
+    assert [cell.plain for cell in found["SCAFFOLD", "3"]] == [
+        "90.00 (2 of 3 seeds, 1 of 2 diverged)", "–", "–",
+    ]  # fmt: skip
     assert [cell.plain for cell in found["MOON", "1"]] == ["not run", "", ""]
     assert sheet.note == "The strongest is FedDyn+skip-5."
 
 
-def test_the_strongest_has_all_seeds_and_none_that_diverged() -> None:
-    def rows(*scores: float, diverged: bool = False) -> list[dict[str, object]]:
-        return [{"mean_tail": score, "diverged": diverged} for score in scores]
-
-    runs = {"a": rows(0.5, 0.6), "b": rows(0.9), "c": rows(0.9, 0.9, diverged=True)}
-    assert strongest(runs) == "a"
-    assert strongest({}) is None
+def test_more_seeds_of_table_2_do_not_change_the_strongest(tmp_path: Path) -> None:
+    table2 = of_cifar10(
+        tmp_path, "fedavg, feddyn", {"FedAvg": [0.5] * 5, "FedDyn": [0.6, 0.6, 0.6, 0.9, 0.9]}
+    )
+    own = of_cifar10(tmp_path, "feddyn(period=5)", {"FedDyn+skip-5": [0.7] * 3})
+    sheet = compose_sheet([table2, own])
+    assert sheet.note == "The strongest is FedDyn+skip-5, over the 3 seeds that all have."
+    [best] = [row for row in sheet.rows if row[2].style == BEST]
+    assert best[2].plain == "70.00 ± 0.00 (3 of 5 seeds)"

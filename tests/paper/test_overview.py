@@ -9,8 +9,8 @@ import pytest
 from fedskip.engine.local import Local
 from fedskip.input.errors import InputError
 from fedskip.paper.columns import settings
-from fedskip.paper.overview import found, missing, overview, tables
-from studies import recorded, run, study
+from fedskip.paper.overview import found, missing, others, overview, strangers, tables
+from studies import of_cifar10, recorded, run, study
 
 
 def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
@@ -23,13 +23,35 @@ def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
     rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in overview([kept]).rows}
     assert rows.keys() == settings().keys()
     assert rows["table3/synthetic"][:3] == ["30 × 1,000", "synthetic", "4 min, two CPU cores"]
-    assert rows["table3/synthetic"][3] == "2, 1 of 10 methods"
+    assert rows["table3/synthetic"][3] == "2 of 3 seeds, 1 of 10 methods"
+    one = of_cifar10(
+        tmp_path, "fedavg", {"FedAvg": [0.5]}, 20, data={"name": "cifar100"}, model={"name": "resnet50"}
+    )  # fmt: skip
+    done = {row[0].plain: row[4].plain for row in overview([one]).rows}
+    assert done["resnet50/cifar100-beta0.5"] == "1 seed, 1 of 2 methods"
+    assert done["table2/cifar100-beta0.5"] == "1 of 3 seeds, 1 of 10 methods, 20 of 200 rounds"
     assert rows["tune/feddyn"][0] == "15 × 200", "every value of a grid counts"
     assert rows["fig1/beta0.9"][2:] == ["about 3 min", ""]
     note = overview([kept]).note
-    assert "cifar100cnn: not the paper's model. resnet50: reduced: 20 of 200 rounds." in note
-    names = [row[0].plain for row in missing([kept]).rows]
-    assert names == [name for name in settings() if name not in ("table3/synthetic", "sigmoid/synthetic")]
+    assert "cifar100cnn: not the paper's model. resnet50: reduced: 20 of 200 rounds, 1 of 3 seeds." in note
+
+
+def test_what_was_not_run_or_not_to_its_end(tmp_path: Path) -> None:
+    """FedAvg is whole at seed 0, diverged at 1 and is short at 2; FedSkip-3 lacks two seeds."""
+    made = of_cifar10(
+        tmp_path, "fedavg, fedskip(period=3)", {"FedAvg": [0.5] * 3, "FedSkip-3": [0.6]},
+        partition={"kind": "dirichlet", "beta": 0.1},
+    )  # fmt: skip
+    for row in made.summary:
+        row |= {"diverged": row["seed"] == 1, "rounds": 200 if row["seed"] == 0 else 50}
+    rows = {row[0].plain: [cell.plain for cell in row[1:]] for row in missing([made]).rows}
+    assert rows.keys() == settings().keys()
+    assert rows["fig1/beta0.1"] == ["1 of 3 × 200", "all methods at seed 2", "about 2 min"]
+    runs, which, time = rows["fig5/p10-beta0.1"]
+    assert (runs, time) == ("18 of 21 × 200", "about 10 min")
+    others = ", ".join(f"FedSkip-{period}" for period in (5, 7, 10, 15, 20))
+    assert which == f"FedAvg at seed 2; FedSkip-3 at seeds 1 and 2; {others}"
+    assert rows["fig5/p50-beta0.1"] == ["21 × 800", "all", "about 9 min"]
 
 
 def test_the_tables() -> None:
@@ -44,7 +66,34 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (begun / "study.yaml").write_bytes((made.out / "study.yaml").read_bytes())
     monkeypatch.chdir(tmp_path)
     assert [one.out for one in found(None)] == [Path("runs/s")], "one without results yet is left out"
-    with pytest.raises(InputError, match="out holds a study without results yet"):
+    with pytest.raises(InputError, match="OUT holds a study without results yet"):
         found([begun])
-    with pytest.raises(InputError, match="out holds no study"):
-        found([tmp_path])
+    with pytest.raises(InputError, match=r"--from holds no study: there is no study\.yaml in it"):
+        found([tmp_path], "--from")
+    with pytest.raises(InputError, match="--from is not a folder"):
+        found([tmp_path / "nosuch"], "--from")
+
+
+def test_folders_of_folders_and_those_without_a_study(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = study(tmp_path / "all" / "s", methods="fedavg", rounds=1, seeds=1)
+    made.run()
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    assert [one.out for one in found([tmp_path / "all"])] == [made.out], "it holds studies"
+    assert [one.out for one in found([made.out, bare])] == [made.out]
+    assert caplog.messages == [f"{bare} is left out: it holds no study"]
+
+
+def test_other_settings_and_folders_that_match_nothing(tmp_path: Path) -> None:
+    """Runs of `schedule` that Table II has, too, are shown there; its warm-ups are its own."""
+    plain = of_cifar10(tmp_path / "a", "fedavg, fedskip(period=3)", {"FedAvg": [0.5], "FedSkip-3": [0.5]})
+    assert others([plain]) == []
+    warm = of_cifar10(tmp_path / "b", "fedskip(period='1x10,3')", {"FedSkip-1x10,3": [0.5]})
+    tuned = of_cifar10(tmp_path / "c", "fedavg", {"FedAvg": [0.5]}, validation=0.1)
+    assert [sheet.title for sheet in others([plain, warm, tuned])] == [
+        "schedule/cifar10-beta0.5", "tune/feddyn", "tune/fedprox",
+    ]  # fmt: skip
+    stranger = of_cifar10(tmp_path / "d", "fedavg", {"FedAvg": [0.5]}, cohort=3)
+    assert strangers([plain, warm, stranger]) == [tmp_path / "d"]

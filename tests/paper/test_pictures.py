@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ def test_figure_1(tmp_path: Path) -> None:
     assert list(left.get_lines()[0].get_ydata()) == pytest.approx([7.5, 67.5])
     means = {box.get_label(): list(box.lines[0].get_ydata()) for box in right.containers}
     assert means == {"from the mean of the slots": [2.5, 2.5], "from the model sent out": [3.5, 3.5]}
-    assert right.texts[0].get_text() == "not run: 0.3, 0.5, 0.7, 1.0, IID"
+    assert right.texts[0].get_text() == (
+        "beta0.1: 2 of 3 seeds; beta0.9: 2 of 3 seeds; not run: 0.3, 0.5, 0.7, 1.0, IID"
+    )
 
 
 def test_figure_1_of_a_reduced_study_says_so(tmp_path: Path) -> None:
     axes = fig1([fed(tmp_path, 0.1, rounds=20)])
-    assert axes.figure.axes[1].texts[0].get_text().startswith("20 of 200 rounds; not run: ")
+    assert axes.figure.axes[1].texts[0].get_text().startswith("20 of 200 rounds; beta0.1: 2 of 3 seeds; ")
 
 
 def test_figure_5_takes_runs_from_any_study(tmp_path: Path) -> None:
@@ -43,8 +46,31 @@ def test_figure_5_takes_runs_from_any_study(tmp_path: Path) -> None:
     assert list(box.lines[0].get_ydata()) == pytest.approx([55.0, 70.0, 40.0])
     [row] = fig5_sheet([one, other]).rows
     cells = [cell.plain for cell in row]
-    assert cells[:3] == ["p10-beta0.5", "55.00 ± 7.07", "70.00 ± 14.14"]
-    assert (cells[3], cells[-1]) == ("not run", "40.00")
+    assert cells[:3] == [
+        "p10-beta0.5", "55.00 ± 7.07 (2 of 3 seeds)", "70.00 ± 14.14 (2 of 3 seeds)",
+    ]  # fmt: skip
+    assert (cells[3], cells[-1]) == ("not run", "40.00 (1 of 3 seeds)")
+
+
+def test_figure_5_says_which_clients_are_small(tmp_path: Path) -> None:
+    study = fed(tmp_path, 0.1)
+    [setting] = study.settings
+    for short, note in (({0: 0, 1: 0}, ""), ({0: 2, 1: 3}, "p10-beta0.1: 2 to 3 of 20.")):
+        one = replace(study, settings=(replace(setting, short=short),))
+        said = fig5_sheet([one]).note
+        assert said == (f"Clients that fill no batch, and train in one short batch: {note}" if note else "")
+
+
+def test_a_score_reaches_all_pictures(tmp_path: Path) -> None:
+    methods = {"FedAvg": [0.5], "FedDyn+skip-5": [0.6]}
+    one = of_cifar10(tmp_path, "fedavg, feddyn(period=5)", methods)
+    for row in one.summary:
+        row |= {"best": 0.9, "mean_tail": 0.8, "last": 0.7}
+    for score, accuracies in ((None, (80, 90, 80)), ("last", (70, 70, 70)), ("best", (90, 90, 90))):
+        found = shown([one], score)
+        cells = (found["fig1"][0].rows[0][2], found["fig5"][0].rows[0][1], found["compose"][0].rows[0][2])
+        assert [cell.plain[:5] for cell in cells] == [f"{value}.00" for value in accuracies]
+    assert shown([one], "last")["fig1"][0].headers[2] == "last accuracy"
 
 
 def test_what_there_is_is_shown(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fedskip.engine.local import Local
 from fedskip.paper.columns import columns
-from fedskip.paper.table4 import published, reached, table4
+from fedskip.paper.table4 import published, reached, table4, target_sheet
 from fedskip.report.results import Results
 from studies import curve, recorded, run
 from terminal import shown
@@ -75,9 +76,46 @@ def test_of_a_run_in_two_studies_the_longer_counts(tmp_path: Path) -> None:
 
 
 def test_a_reduced_column_says_so(tmp_path: Path) -> None:
-    text = shown(table4([kept(tmp_path, 20)], None))
-    assert "to FedAvg's best, reduced: 20 of 200 rounds" in text
+    text = " ".join(shown(table4([kept(tmp_path, 20)], None)).split())
+    assert "to FedAvg's best, reduced: 20 of 200 rounds, 1 of 3 seeds" in text
     assert "6.67×" in text
+    whole = shown(table4([kept(tmp_path, seed=seed) for seed in range(3)], None))
+    assert "reduced" not in whole
+    note = target_sheet("table3/femnist", [kept(tmp_path, 20)]).note
+    assert note == "Reduced: 20 of 200 rounds, 1 of 3 seeds.", "pages have no title"
+
+
+def test_another_precision_is_said(tmp_path: Path) -> None:
+    study = kept(tmp_path)
+    study = replace(study, settings=(replace(study.settings[0], precision="bf16"),))
+    cells = {row[0].plain: row[1].plain for row in target_sheet("table3/femnist", [study]).rows}
+    assert cells["FedAvg"] == "1 of 1, in bf16"
+
+
+def test_of_a_study_that_is_not_finished_the_rounds_so_far_count(tmp_path: Path) -> None:
+    study = kept(tmp_path)
+    for row in study.summary:
+        row["rounds"] = 5
+    text = " ".join(shown(table4([study], None)).split())
+    assert "to FedAvg's best, reduced: 5 of 200 rounds, 1 of 3 seeds" in text
+    assert "1.67×" in text, "5 rounds of FedAvg against 3"
+
+
+def test_runs_that_diverged_are_counted_and_have_no_speed_up(tmp_path: Path) -> None:
+    curves = {"FedAvg": {2: 0.4, 4: 0.5}, "FedSkip-3": {3: 0.3}, "MOON": {3: 0.3}}
+    studies = [kept(tmp_path, seed=seed, curves=curves) for seed in (0, 1)]
+    better = kept(tmp_path, seed=2, curves={label: {4: 0.5} for label in curves})
+    for row in studies[0].summary.where(method="FedSkip-3"):
+        row |= {"diverged": True, "rounds": 3}
+    column = columns()["table3/femnist"]
+    rows = {
+        row[0].plain: [c.plain for c in row[1:]]
+        for row in target_sheet("table3/femnist", [*studies, better]).rows
+    }
+    assert rows["FedSkip-3"][:2] == ["1 of 3 by round 200, 1 diverged", "4"]
+    assert [rows[name][4] for name in ("FedAvg", "FedSkip-3", "MOON")] == ["50.00×", "–", "–"]
+    found = {row["method"]: row for row in reached(column, [*studies, better])}
+    assert (found["FedSkip-3"]["diverged"], found["FedSkip-3"]["until"]) == (1, 200)
 
 
 def test_the_papers_numbers_stand_beside() -> None:

@@ -136,6 +136,8 @@ def test_a_smaller_version_says_so(tmp_path):
     assert "not the paper's model" in other.plot.curves().texts[0].get_text()
     whole = recorded(tmp_path, [run("FedAvg", 0, 0.5)], rounds=200, of_rounds=200)
     assert "reduced" not in caption(whole), "it was made longer since"
+    few = recorded(tmp_path, [run("FedAvg", 0, 0.5)], **(keys | {"seeds": [0], "of_seeds": 3}))
+    assert caption(few).endswith("; reduced: 5 of 200 rounds, 1 of 3 seeds.")
 
 
 def test_where_lower_is_better(tmp_path):

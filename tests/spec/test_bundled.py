@@ -50,7 +50,7 @@ def test_what_is_not_the_papers_says_so() -> None:
     [setting] = spec.settings
     whole = paper[setting.name]
     differs = {key for key in whole.keys() | setting.keys.keys() if whole.get(key) != setting.keys.get(key)}
-    assert differs == {"methods", "rounds", "of_rounds", "seeds"}
+    assert differs == {"methods", "rounds", "of_rounds", "seeds", "of_seeds"}
     assert (spec.precision, setting.keys["rounds"], setting.keys["of_rounds"]) == ("bf16", 20, 200)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedskip.input.errors import InputError, require
+from fedskip.input.errors import InputError, nearest, require, unknown
 from fedskip.input.nest import flatten
 from fedskip.spec import Tree, bundled
 from fedskip.spec.setting import KEYS
@@ -17,9 +17,11 @@ def chosen(study: str | None, over: Tree, scale: float | None = None) -> Tree:
     The quickstart is made for its data set: with another one, and no study named, what the data set has by
     default is the study. `scale`: so much of the rounds of every setting.
     """
+    if study is not None:
+        refuse_unknown(study)
     tree = bundled.load(bundled.QUICKSTART if study is None else study)
     if study and study.partition("/")[0] in bundled.papers():
-        tree = marked(tree, over.values.get("rounds"), scale)
+        tree = marked(tree, over.values, scale)
     elif scale is not None:
         raise InputError("--scale", "is for the paper's studies", scale, "set --rounds")
     data = over.values.get("data")
@@ -29,21 +31,44 @@ def chosen(study: str | None, over: Tree, scale: float | None = None) -> Tree:
     return overridden(tree, over)
 
 
-def marked(tree: Tree, rounds: Any, scale: float | None) -> Tree:
-    """One of the paper's studies with fewer rounds, which its outputs will say."""
+def refuse_unknown(study: str) -> None:
+    """Refuse a name that is none, with the nearest of all that can be run."""
+    from fedskip.paper.columns import settings
+    from fedskip.paper.computed import COMPUTED
+
+    name, inner = study.partition("/")[::2]
+    known = study in bundled.names() or (inner and name in bundled.names())
+    if known or Path(study).exists() or Path(study).suffix in (".yaml", ".yml"):
+        return
+    names = [*bundled.names(), *COMPUTED]
+    near = nearest(study, [*names, *settings()], 0.7 if inner else 0.5)
+    if near or not inner:  # else it may be meant as a path
+        raise unknown("study", study, [near] if near else names)
+
+
+def marked(tree: Tree, given: Mapping[str, Any], scale: float | None) -> Tree:
+    """One of the paper's studies with fewer rounds or seeds, which its outputs will say."""
     if scale is not None:
-        require(
-            "--scale", 0 < scale <= 1, "must be above 0 and at most 1", scale, "0.1 is a tenth of the rounds"
-        )
+        rounds, rule = given.get("rounds"), "must be above 0 and at most 1"
+        require("--scale", 0 < scale <= 1, rule, scale, "0.1 is a tenth of the rounds")
         require("--scale", rounds is None, "cannot be given with --rounds", scale, "give one of the two")
     entries = []
     for entry in tree.values["settings"]:
-        whole = entry.get("rounds", tree.values.get("rounds"))
-        fewer = rounds if scale is None else math.ceil(scale * whole)
-        less = isinstance(fewer, int) and fewer < whole
-        of = entry.get("of_rounds", tree.values.get("of_rounds", whole))  # one may be reduced as it is
-        entries.append({**entry, "rounds": fewer, "of_rounds": of} if less else entry)
+        own = {**tree.values, **entry}
+        fewer = given.get("rounds") if scale is None else math.ceil(scale * own["rounds"])
+        less = {"rounds": fewer, "seeds": given.get("seeds")}
+        less = {key: value for key, value in less.items() if _count(value) < _count(own[key])}
+        # of what: one may be reduced as it is
+        of = {f"of_{key}": own.get(f"of_{key}", _count(own[key])) for key in less}
+        entries.append({**entry, **less, **of})
     return Tree({**tree.values, "settings": entries}, tree.places)
+
+
+def _count(value: Any) -> float:
+    """So many rounds or seeds, which may be listed; what is neither is refused where it is read."""
+    if isinstance(value, list | tuple):
+        return len(value)
+    return value if isinstance(value, int) else math.inf
 
 
 def overridden(tree: Tree, over: Tree) -> Tree:

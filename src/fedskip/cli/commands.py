@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from fedskip.cli import data, federation, paper, streams, studies
 from fedskip.cli.report import report, watch
 from fedskip.cli.trouble import in_words, trouble
-from fedskip.input.errors import InputError, short
+from fedskip.input.errors import InputError, require, short
 from fedskip.input.plain import read_text
 from fedskip.version import __version__
 
@@ -103,7 +103,7 @@ def list_() -> None:
 
     methods = {_usage(name, method): _first_line(method) for name, method in registry().items()}
     sections = {
-        "studies (fedskip show STUDY)": {name: _summary(bundled.path(name)) for name in bundled.names()},
+        "studies (fedskip show STUDY)": {name: bundled.words(name) for name in bundled.names()},
         "methods (all skip as FedSkip does: scaffold(period=5))": methods
         | {"fedskip(period=...)": "FedAvg that merges only every `period` rounds; models travel between."},
         "models (model.name)": {name: _first_line(make) for name, make in MODELS.items()},
@@ -120,8 +120,13 @@ def list_() -> None:
 @app.command()
 def show(study: Annotated[str, typer.Argument(help="A bundled study, STUDY/SETTING or a file.")]) -> None:
     """Print a study as YAML, to read or to change: fedskip show quickstart > mine.yaml."""
+    from fedskip.cli.chosen import refuse_unknown
+    from fedskip.paper.computed import COMPUTED
     from fedskip.spec import build, bundled, dump
 
+    rule, fix = "is computed, and has no file to show", f"make it with: fedskip run {study}"
+    require("study", study not in COMPUTED, rule, study, fix)
+    refuse_unknown(study)
     if study.partition("/")[0] in bundled.names() and "/" in study:
         text = dump(build(bundled.load(study)))
     else:
@@ -138,12 +143,6 @@ def _usage(name: str, method: type[Any]) -> str:
 
 def _first_line(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0]
-
-
-def _summary(file: Path) -> str:
-    """The comment that a study file opens with."""
-    first = file.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
 @app.command()

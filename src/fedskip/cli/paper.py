@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedskip.files import refuse_existing
-from fedskip.input.errors import InputError, unknown
+from fedskip.input.errors import InputError, require, unknown
 from fedskip.report.choices import SCORES
 
 if TYPE_CHECKING:
     from fedskip.report.results import Results
+    from fedskip.report.sheet import Sheet
 
 app = typer.Typer(invoke_without_command=True, help="The paper's tables and figures: list, status.")
 
@@ -32,57 +33,98 @@ def list_(outs: Outs = None) -> None:
     from fedskip.cli.screen import console
     from fedskip.paper.computed import COMPUTED
     from fedskip.paper.overview import found, overview
+    from fedskip.spec import bundled
 
     screen = console()
     sheet = overview(found(outs))
     screen.print(sheet, sheet.note, "", sep="\n")
-    screen.print("Without /SETTING, all settings of a study. Computed, from what was run (--from OUT):")
-    for name, one in COMPUTED.items():
-        screen.print(f"  {name:<11} {one.words}")
+    screen.print("Without /SETTING, all settings of a study:")
+    _listed({name: bundled.words(name) for name in bundled.papers()})
+    screen.print("Computed from what was run (--from OUT, by default runs/*):")
+    _listed({name: one.words for name, one in COMPUTED.items() if one.of_runs})
+    screen.print("Computed without any runs:")
+    _listed({name: one.words for name, one in COMPUTED.items() if not one.of_runs})
+
+
+def _listed(words: dict[str, str]) -> None:
+    from fedskip.cli.screen import console
+
+    for name, text in words.items():
+        console().print(f"  {name:<11} {text}", soft_wrap=True)
 
 
 @app.command()
 def status(
     outs: Outs = None,
-    score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = "best",
+    score: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(SCORES), help="By default tables show the best, fig1 and compose the tail."
+        ),
+    ] = None,
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to draw Figures 1 and 5, as far as they go.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also over pictures that are there.")] = False,
 ) -> None:
-    """The paper's tables filled with what there is, beside the published numbers; OUT: by default runs/*."""
+    """The paper's tables filled with what there is, beside the published numbers.
+
+    OUT: folders of studies, or folders that hold such; by default runs.
+    """
     from fedskip.cli.screen import console
-    from fedskip.paper.overview import found, tables
+    from fedskip.paper.overview import found, others, strangers, tables
     from fedskip.paper.pictures import shown
     from fedskip.paper.table4 import table4
 
-    if score not in SCORES:
+    if score is not None and score not in SCORES:
         raise unknown("--score", score, SCORES)
     studies, screen = found(outs), console()
     names = [*shown(studies)]
     for name in names:
         if figures is not None:
             refuse_existing("--figures", figures / f"{name}.svg", force)
-    for sheet in tables(studies, score):
+    for sheet in tables(studies, score or "best"):
         screen.print(sheet)
     for part in table4(studies, None):
         screen.print(part)
-    picture(names, studies, figures)
+    picture(names, studies, figures, score)
+    for sheet in others(studies):
+        noted(sheet)
+    for out in strangers(studies):
+        screen.print(f"{out} holds no run of the paper's settings.", soft_wrap=True)
 
 
-def picture(names: list[str], studies: list[Results], folder: Path | None) -> None:
+def noted(sheet: Sheet) -> None:
+    """Print a table and what is noted below it."""
+    from fedskip.cli.screen import console
+
+    console().print(sheet, sheet.note, sep="\n" if sheet.note else "")
+
+
+def beside(study: str, results: Results) -> None:
+    """What was run of one of the paper's studies, beside what the paper has or validation chooses."""
+    from fedskip.paper import tune
+    from fedskip.paper.columns import settings
+    from fedskip.paper.overview import sheet_of
+
+    for column in settings().values():
+        if column.table == study and (column.published or study == tune.STUDY) and column.parts([results]):
+            noted(sheet_of(column, [results]))
+
+
+def picture(names: list[str], studies: list[Results], folder: Path | None, score: str | None = None) -> None:
     """Print some of the paper's figures in numbers, and draw them if there is a folder for it."""
     from fedskip.cli.screen import console
     from fedskip.files import write_bytes
     from fedskip.paper.pictures import shown
     from fedskip.report.canvas import drawn
 
-    screen, found = console(), shown(studies)
+    screen, found = console(), shown(studies, score)
     for name, (sheet, draw) in found.items():
         if name in names:
-            screen.print(sheet, sheet.note, sep="\n" if sheet.note else "")
+            noted(sheet)
             if draw is not None and folder is not None:
-                write_bytes(folder / f"{name}.svg", drawn(draw(studies), "svg"))
+                write_bytes(folder / f"{name}.svg", drawn(draw(), "svg"))
                 screen.print(f"{folder / f'{name}.svg'}", soft_wrap=True)
 
 
@@ -97,7 +139,11 @@ def compute(name: str, outs: list[Path] | None, to: Path | None, models: str | N
     cases, screen, to = cases_of(models), console(), to or next_folder(name)
     if to.is_dir() and any(to.iterdir()):
         raise InputError("--out", "is not empty", str(to), "choose another folder")
-    parts = COMPUTED[name].make(found(outs), to) if models is None else [complexity(to, cases=cases)]
+    made = COMPUTED[name]
+    rule, given = f"is not for {name}, which needs no runs", " ".join(map(str, outs or ()))
+    require("--from", made.of_runs or not outs, rule, given, "leave it out")
+    studies = found(outs, "--from") if made.of_runs else []
+    parts = made.make(studies, to) if models is None else [complexity(to, cases=cases)]
     for part in parts:
         screen.print(part)
-    screen.print(f"\n{to}", soft_wrap=True)
+    screen.print(f"\n{to}" if to.exists() else "\nNothing was written.", soft_wrap=True)

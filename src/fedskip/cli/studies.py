@@ -76,7 +76,7 @@ def run(
 ) -> None:
     """Run a study: quickstart, one of the paper's, a file, or a data set's defaults (--set data.name=...)."""
     from fedskip.cli.chosen import chosen
-    from fedskip.cli.paper import compute, picture
+    from fedskip.cli.paper import beside, compute, picture
     from fedskip.cli.screen import close, resumable
     from fedskip.paper.computed import COMPUTED
     from fedskip.report.trackers.audience import tracker
@@ -102,7 +102,9 @@ def run(
     with resumable(new, grace):
         results = new.run(progress=True, anyway=anyway, trackers=trackers)
     close(results)
-    picture([(study or "").partition("/")[0]], [results], results.out / "figures")
+    table = (study or "").partition("/")[0]
+    beside(table, results)
+    picture([table], [results], results.out / "figures")
 
 
 def _refuse_trained(study: str | None, given: dict[str, Any]) -> None:

@@ -125,9 +125,14 @@ def portable(error: Exception, where: str) -> Exception:
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """An unknown name, with the nearest known one suggested."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    fix = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    near = nearest(name, names)
+    fix = f"did you mean {near!r}?" if near else f"known: {', '.join(names)}"
     return InputError(kind, "is not known", name, fix)
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The known name that is most like another, if any is; `cutoff`: how much, from 0 to 1."""
+    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
 
 
 def unknown_key(path: str, known: Iterable[str]) -> InputError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from fedskip.paper.columns import BASELINE, Column
+from fedskip.paper.remarks import labelled, length, lost, other, precision, remarks, seeds, span
 from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.canvas import GREY, finish, new_axes
@@ -30,27 +31,38 @@ SHOWN = {"best": "best", "last": "last", "mean_tail": "tail"}
 def column_sheet(column: Column, studies: list[Results]) -> Sheet:
     """A column in full: our scores, the paper's, and the gains over FedAvg, paired by seed."""
     runs = column.runs(studies)
-    losses = {name: ", ".join(lost(column, rows)) for name, rows in runs.items()}
-    lengths = {name: length(column, rows) for name, rows in runs.items()}
+    of = column.seeds(runs)
+    fewer = any(0 < len(rows) < of for rows in runs.values())
+    said = {
+        "seeds": {name: seeds([len(rows)], of) if rows and fewer else "" for name, rows in runs.items()},
+        "lost": {name: ", ".join(lost(column, rows)) for name, rows in runs.items()},
+        "length": {name: length(column, rows) for name, rows in runs.items()},
+        "precision": {name: precision(column, rows) for name, rows in runs.items()},
+    }
+    said = {header: words for header, words in said.items() if any(words.values())}
     several = len(runs.get(BASELINE, ())) > 1
     gains = ["gain in best", "gain in tail"] * several
     paper, theirs = ["paper"] * bool(column.published), ["paper's gain"] * bool(column.published)
-    headers = ["method", *SHOWN.values(), *["lost"] * any(losses.values())]
-    headers += [*["length"] * any(lengths.values()), *paper, *gains, *theirs]
+    headers = ["method", *SHOWN.values(), *said, *paper, *gains, *theirs]
     rows = []
     for name, found in runs.items():
         cells = [scores(found, score) for score in SHOWN] if found else ["not run", "", ""]
-        cells += [losses[name]] * any(losses.values())
-        cells += [lengths[name]] * any(lengths.values())
+        cells += [words[name] for words in said.values()]
         cells += [published(column, name) for _ in paper]
         for score in ("best", "mean_tail") if several else ():
             cells.append("" if name == BASELINE else gain(found, runs[BASELINE], score))
         cells += [published_gain(column, name) for _ in theirs]
         rows.append([Text(name), *map(Text, cells)])
-    small = short(column, studies)
-    batch = column.draft.keys["local"]["batch"]
-    note = f"{small} clients fill no batch of {batch}, and train in one short batch." if small else ""
-    return Sheet(f"{column.table}/{column.name}", headers, 1, rows, note)
+    return Sheet(f"{column.table}/{column.name}", headers, 1, rows, _note(column, studies))
+
+
+def _note(column: Column, studies: Sequence[Results]) -> str:
+    """What makes a column less than the paper's, or other, and its clients that fill no batch."""
+    said = [f"{words[0].upper()}{words[1:]}." for words in column.marks]
+    if small := short(column, studies):
+        batch = column.draft.keys["local"]["batch"]
+        said.append(f"{small} clients fill no batch of {batch}, and train in one short batch.")
+    return " ".join(said)
 
 
 def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], score: str = "best") -> Sheet:
@@ -65,7 +77,7 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
         means = {name: fmean(mine) for name, found in runs.items() if (mine := known(found, score))}
         best = max(means.values(), default=0.0)
         for name in names:
-            text = cell(column, runs.get(name), score)
+            text = cell(column, runs.get(name), score, column.seeds(runs))
             ahead = name in means and means[name] == best and len(means) > 1
             rows[name] += [Text(text, BEST if ahead else ""), Text(published(column, name))]
         small += [Text(short(column, studies)), Text("")]
@@ -79,12 +91,12 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
     for column, gained in gains(columns, studies, score).items():
         runs = column.runs(studies)
         base, compared = runs[BASELINE], [row for name in (BASELINE, *SKIPPING) for row in runs[name]]
-        said = length(column, compared)
-        cells = [str(len(base)), scores(base, score)]
-        cells += [
-            f"{shown_gain(ours)}; paper {published_gain(column, name)}" for name, ours in gained.items()
-        ]
-        rows.append([Text(f"{column.name} ({said})" if said else column.name), *map(Text, cells)])
+        cells = [seeds([len(base)], column.seeds(runs)), scores(base, score)]
+        for name, ours in gained.items():
+            said, some = shown_gain(ours), 0 < ours.seeds < len(base) and not ours.missing
+            said += f" at {ours.seeds} of {len(base)} seeds" * some
+            cells.append(f"{said}; paper {published_gain(column, name)}")
+        rows.append([Text(labelled(column, compared)), *map(Text, cells)])
     return Sheet(
         f"gain over {BASELINE} in points, by {SHOWN[score]}",
         ["column", "seeds", BASELINE, *SKIPPING],
@@ -118,12 +130,21 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
     axes.axvline(0, color=GREY, linewidth=1)
     most = min(WIDEST, 1.05 * max(map(abs, axes.dataLim.intervalx)))
     axes.set_xlim(-most, most)
-    axes.set_yticks(range(len(found)), [column.name for column in found])
+    axes.set_yticks(range(len(found)), [_tick(column, studies) for column in found])
     axes.invert_yaxis()
     axes.set_xlabel(f"gain over {BASELINE} (points of test accuracy)")
     note = f"by {SHOWN[score]}, paired by seed; lines: Student's 95 % intervals"
     missing = any(ours.missing for gained in found.values() for ours in gained.values())
     return finish(axes, "What skipping gains", [note, *["none where a run diverged"] * missing])
+
+
+def _tick(column: Column, studies: list[Results]) -> str:
+    """The name of a column in a picture, and below it what makes its runs less than the paper's, or other."""
+    runs = column.runs(studies)
+    compared = {name: runs[name] for name in (BASELINE, *SKIPPING) if runs[name]}
+    said, of = other(column, [row for rows in compared.values() for row in rows]), column.seeds(runs)
+    counts = [len(rows) for rows in compared.values()]
+    return "\n".join([column.name, *said, *[f"{seeds(counts, of)} seeds"] * (min(counts) < of)])
 
 
 def gains(
@@ -139,36 +160,15 @@ def gains(
     return found
 
 
-def cell(column: Column, runs: Sequence[Row] | None, score: str) -> str:
-    """Our number, or why there is none."""
+def cell(column: Column, runs: Sequence[Row] | None, score: str, of: int = 0) -> str:
+    """Our number, or why there is none; `of`: the seeds that there should be."""
     if runs is None:
         return ""
     if not runs:
         return "not run"
-    notes = [*lost(column, runs), *(said for said in [length(column, runs)] if said)]
-    said = scores(runs, score) if known(runs, score) else ""
+    notes = remarks(column, runs, of)
+    said = scores(runs, score) if known(runs, score) or not notes else ""
     return f"{said} ({', '.join(notes)})".strip() if notes else said
-
-
-def lost(column: Column, runs: Sequence[Row]) -> list[str]:
-    """How many runs came to nothing: those that diverged have no score, those at chance have."""
-    counts = {
-        "diverged": sum(bool(row["diverged"]) for row in runs),
-        "at chance": sum(map(column.at_chance, runs)),
-    }
-    return [f"{count} of {len(runs)} {what}" for what, count in counts.items() if count]
-
-
-def length(column: Column, runs: Iterable[Row]) -> str:
-    """Where runs are not of the column's rounds, how many they have.
-
-    Of longer ones its own rounds count, unless no history was kept.
-    """
-    found = [int(row["rounds"]) for row in runs if not row["diverged"]]
-    least, most = min(found, default=column.rounds), max(found, default=column.rounds)
-    if least < column.rounds:
-        return f"{least} of {column.rounds} rounds"
-    return f"{most} rounds, not {column.rounds}" if most > column.rounds else ""
 
 
 def short(column: Column, studies: Sequence[Results]) -> str:
@@ -182,8 +182,7 @@ def short(column: Column, studies: Sequence[Results]) -> str:
         for setting in part.settings
         for seed, number in setting.short.items()
     ]
-    ranges = [sorted({*numbers}) for numbers in zip(*found, strict=True)]
-    return " of ".join(" to ".join(map(str, {r[0]: 0, r[-1]: 0})) for r in ranges)
+    return " of ".join(map(span, zip(*found, strict=True)))
 
 
 def scores(runs: Sequence[Row], score: str) -> str:
@@ -198,12 +197,12 @@ def gain(runs: Sequence[Row], others: Sequence[Row], score: str) -> str:
 
 def known(runs: Sequence[Row], score: str) -> list[float]:
     """The scores of the runs that did not diverge."""
-    return [row[score] for row in runs if row[score] is not None and not row["diverged"]]
+    return [row[score] for row in runs if row.get(score) is not None and not row["diverged"]]
 
 
 def _apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
     mine, theirs = (
-        {row["seed"]: None if row["diverged"] else row[score] for row in some} for some in (runs, others)
+        {row["seed"]: None if row["diverged"] else row.get(score) for row in some} for some in (runs, others)
     )
     return difference(mine, theirs)
 

@@ -6,10 +6,11 @@ from statistics import fmean
 
 from rich.text import Text
 
-from fedskip.paper.beside import METRIC, SKIPPING, length, shown_gain
+from fedskip.paper.beside import METRIC, SHOWN, SKIPPING, shown_gain
 from fedskip.paper.columns import BASELINE, Column
+from fedskip.paper.remarks import labelled, seeds
 from fedskip.records.history import TAIL
-from fedskip.records.table import Table
+from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
@@ -23,10 +24,10 @@ def early_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
     rows = []
     for column, results in _held(columns, studies).items():
         for label in (BASELINE, *SKIPPING):
-            runs = results.histories(results.compared[0].name, label)
-            cells = [_mean([_at(run, rounds) for run in runs]) for rounds in EARLY]
-            if runs:
-                rows.append([Text(column.name if label == BASELINE else ""), Text(label), *map(Text, cells)])
+            cells = [_early(results, label, rounds) for rounds in EARLY]
+            if label in results.labels():
+                name = labelled(column, results.summary) if label == BASELINE else ""
+                rows.append([Text(name), Text(label), *map(Text, cells)])
     headers = ["column", "method", *(f"round {rounds}" for rounds in EARLY)]
     return Sheet("test accuracy in %, in early rounds", headers, 2, rows)
 
@@ -35,18 +36,20 @@ def early_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
 class Uneven:
     """FedAvg over the last rounds of a column, run by run: its accuracy, and both drifts."""
 
-    seeds: int
+    seeds: int  # that have histories
     accuracy: Sequence[float]
     drift_mean: Sequence[float]  # of the slots from their mean
     drift_broadcast: Sequence[float]  # from the model that was sent out
 
 
-def uneven(columns: Sequence[Column], studies: Sequence[Results]) -> dict[Column, Uneven]:
-    """What uneven data do to FedAvg, in the columns that have histories of it."""
+def uneven(
+    columns: Sequence[Column], studies: Sequence[Results], score: str = "mean_tail"
+) -> dict[Column, Uneven]:
+    """What uneven data do to FedAvg, in the columns that have histories of it; the accuracy is by `score`."""
     found = {}
     for column, results in _held(columns, studies).items():
         about = results.compared[0]
-        scores = results.scores(about.name, BASELINE, "mean_tail").values()
+        scores = results.scores(about.name, BASELINE, score).values()
         runs = results.histories(about.name, BASELINE)
         drifts = (
             [_tail(run, key, about.rounds) for run in runs] for key in ("drift_mean", "drift_broadcast")
@@ -56,15 +59,17 @@ def uneven(columns: Sequence[Column], studies: Sequence[Results]) -> dict[Column
     return found
 
 
-def uneven_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
+def uneven_sheet(columns: Sequence[Column], studies: Sequence[Results], score: str = "mean_tail") -> Sheet:
     """FedAvg's accuracy and both drifts, over the last rounds: what uneven data do to it."""
     rows = []
-    for column, seen in uneven(columns, studies).items():
+    for column, seen in uneven(columns, studies, score).items():
         drifts = [f"{fmean(d):.1f}" if d else units.NONE for d in (seen.drift_mean, seen.drift_broadcast)]
-        cells = [str(seen.seeds), units.scores(seen.accuracy, METRIC), *drifts]
-        less = length(column, column.runs(studies)[BASELINE])
-        rows.append([Text(f"{column.name} ({less})" if less else column.name), *map(Text, cells)])
-    headers = ["column", "seeds", "accuracy", "drift from the mean", "drift from the model sent out"]
+        runs = {BASELINE: column.runs(studies)[BASELINE]}
+        counted = seeds([seen.seeds], column.seeds(runs))
+        cells = [counted, units.scores(seen.accuracy, METRIC), *drifts]
+        rows.append([Text(labelled(column, runs[BASELINE])), *map(Text, cells)])
+    accuracy = "accuracy" if score == "mean_tail" else f"{SHOWN.get(score, score)} accuracy"
+    headers = ["column", "seeds", accuracy, "drift from the mean", "drift from the model sent out"]
     return Sheet(f"{BASELINE}, over the last {TAIL:.0%} of the rounds", headers, 1, rows)
 
 
@@ -74,7 +79,7 @@ def reach_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
     for column, results in _held(columns, studies).items():
         found = results.to_target(BASELINE)
         there = {row["method"]: row for row in found if row["reached"] == row["seeds"] > 0}
-        fewest = min(there.values(), key=lambda row: row["merges"])
+        fewest = min(there, key=lambda name: there[name]["merges"], default=units.NONE)
         cells = [
             f"{there[name]['merges']:.0f}" if name in there else units.NONE for name in (BASELINE, *SKIPPING)
         ]
@@ -84,8 +89,8 @@ def reach_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
             if name not in (BASELINE, *SKIPPING)
         ]
         others.sort(key=lambda text: int(text.partition(" ")[0]))
-        cells += [others[0] if others else units.NONE, fewest["method"]]
-        rows.append([Text(column.name), *map(Text, cells)])
+        cells += [others[0] if others else units.NONE, fewest]
+        rows.append([Text(labelled(column, results.summary)), *map(Text, cells)])
     headers = ["column", BASELINE, *SKIPPING, "fewest of the others", "fewest of all"]
     return Sheet("merges until FedAvg's best", headers, 1, rows)
 
@@ -106,7 +111,8 @@ def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
             merged = [v for v in results.scores(name, label, "mean_tail").values() if v is not None]
             slots = [score for score in known.values() if score is not None]
             cells = [units.scores(slots, METRIC), gain, units.scores(merged, METRIC)]
-            rows.append([Text(column.name if label == BASELINE else ""), Text(label), *map(Text, cells)])
+            called = labelled(column, results.summary) if label == BASELINE else ""
+            rows.append([Text(called), Text(label), *map(Text, cells)])
     headers = ["column", "method", "single slots", f"gain over {BASELINE}", "after the merge"]
     return Sheet(f"slots before a merge, over the last {TAIL:.0%} of the rounds", headers, 2, rows)
 
@@ -117,7 +123,24 @@ def _held(columns: Sequence[Column], studies: Sequence[Results]) -> Mapping[Colu
     return {column: one for column, one in found.items() if one is not None and BASELINE in one.labels()}
 
 
-def _at(run: Table, rounds: int) -> float | None:
+def _early(results: Results, label: str, rounds: int) -> str:
+    """The mean at the last merge up to a round, over the runs that came so far; says which did not."""
+    histories = {run[0]["run"]: run for run in results.histories(results.compared[0].name, label)}
+    runs = results.summary.where(method=label)
+    there = [row for row in runs if _came(row) >= rounds]
+    broken = sum(bool(row["diverged"]) for row in runs if _came(row) < rounds)
+    counts = {"diverged": broken, "shorter": len(runs) - len(there) - broken}
+    notes = [f"{count} of {len(runs)} {what}" for what, count in counts.items() if count]
+    said = _mean([_at(histories.get(row["run"], ()), rounds) for row in there])
+    return f"{said} ({', '.join(notes)})" if notes else said
+
+
+def _came(run: Row) -> int:
+    """The last round of a run; of one that diverged, the last before it did."""
+    return int(run["broke_round"] - 1 if run["diverged"] and run.get("broke_round") else run["rounds"])
+
+
+def _at(run: Sequence[Row], rounds: int) -> float | None:
     """The accuracy at the last merge up to a round, or None before the first."""
     known = [row["test_accuracy"] for row in run if row["round"] <= rounds]
     return known[-1] if known else None

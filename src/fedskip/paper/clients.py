@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from fedskip.data import catalogue
 from fedskip.data.base import Dataset
@@ -30,6 +31,7 @@ PARTITIONS = ("partition", "data", "clients", "smallest", "largest", "short")
 def clients(studies: Sequence[Results], out: Path) -> list[RenderableType]:
     """`partitions.csv`: every partition of the studies in numbers; `short`: clients that fill no batch."""
     rows: dict[str, Row] = {}
+    left: dict[str, None] = {}
     for study in studies:
         for setting in study.compared:
             for seed in setting.divisions:
@@ -37,9 +39,11 @@ def clients(studies: Sequence[Results], out: Path) -> list[RenderableType]:
                 if division is not None:
                     row = _in_numbers(setting, division)
                     rows[row["partition"]] = row
+                else:
+                    left[f"left out: {setting.name} of {study.out}: {undealt(setting)}"] = None
     table = Table(PARTITIONS, rows.values())
     write_text(out / "partitions.csv", table.csv())
-    return [sheet("Clients", table, {name: name for name in PARTITIONS})]
+    return [sheet("Clients", table, {name: name for name in PARTITIONS}), *map(Text, left)]
 
 
 def noted(study: Results, partitions: Path) -> Results:
@@ -67,6 +71,15 @@ def dealt(setting: About, seed: int) -> Division | None:
     except InputError:
         return None
     return found if found.clients.hash == setting.divisions[seed]["partition"] else None
+
+
+def undealt(setting: About) -> str:
+    """Why the clients of a setting cannot be dealt again."""
+    try:
+        dataset(**setting.keys["data"])
+    except InputError as error:
+        return error.message(flags=True)
+    return "its clients are dealt in another way now, or its data are others."
 
 
 @lru_cache(maxsize=1)

@@ -29,9 +29,10 @@ CHANCE = {
 }  # of one answer for all, where a test set has as many of each class
 # keys that say how much is run or measured, not what
 FREE = {
-    "name", "methods", "seeds", "rounds", "of_rounds", "note", "eval_samples", "slot_accuracy",
+    "name", "methods", "seeds", "rounds", "of_rounds", "of_seeds", "note", "eval_samples", "slot_accuracy",
     "client_accuracy", "target", "reference",
 }  # fmt: skip
+USUAL = ("fp32", "tf32")  # precisions that need no word, unless a study sets one
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,7 @@ class Column:
     table: str
     draft: Draft
     published: Mapping[str, float | None]  # by method; None where the paper has a star
+    precision: str | None = None  # that its study sets
 
     @property
     def name(self) -> str:
@@ -58,7 +60,16 @@ class Column:
     @property
     def marks(self) -> list[str]:
         """What has to be said of it: that it is less than the paper's, or other."""
-        return About(dict(self.draft.keys), Path()).marks
+        return [*About(dict(self.draft.keys), Path()).marks, *[f"in {self.precision}"] * bool(self.precision)]
+
+    def seeds(self, runs: Mapping[str, Sequence[Row]]) -> int:
+        """How many seeds a method should have: those of the study, or as many as any method has."""
+        return max([len(self.draft.keys["seeds"]), *map(len, runs.values())])
+
+    def is_usual(self, run: Row) -> bool:
+        """Whether a run was made in the precision that it should be, or nobody noted another."""
+        usual = (self.precision,) if self.precision else USUAL
+        return (run.get("precision") or usual[0]) in usual
 
     @property
     def methods(self) -> dict[str, Method]:
@@ -95,6 +106,8 @@ class Column:
                 history, summary = (
                     _renamed(table, setting.name, names) for table in (study.history, study.summary)
                 )
+                for row in summary:
+                    row["precision"] = setting.precision
                 if summary:
                     keys = setting.keys | {"methods": [text(method) for _, method in methods.values()]}
                     about = replace(setting, keys=keys, parts=())
@@ -103,7 +116,7 @@ class Column:
         return found
 
     def runs(self, studies: Sequence[Results]) -> dict[str, list[Row]]:
-        """The runs of each method; every seed once, and the one that is nearest to the column's rounds."""
+        """The runs of each method; every seed once, by the one that is nearest to what the column asks."""
         found: dict[str, dict[int, Row]] = {name: {} for name in self.methods}
         for part in self.parts(studies):
             for row in part.summary:
@@ -121,9 +134,10 @@ class Column:
         found.sort(key=lambda part: -max(part.summary.column("rounds")))  # of a run in two, the first counts
         return together(found)[0] if found else None
 
-    def _worth(self, run: Row) -> tuple[bool, bool, int]:
-        """Whole and no longer; whole; as far as it came."""
-        return run["rounds"] >= self.rounds, run["rounds"] <= self.rounds, run["rounds"]
+    def _worth(self, run: Row) -> tuple[bool, bool, bool, int]:
+        """Whole; in the right precision; no longer; as far as it came."""
+        whole, longer = run["rounds"] >= self.rounds, run["rounds"] > self.rounds
+        return whole, self.is_usual(run), not longer, run["rounds"]
 
     def _called(self, setting: About) -> dict[str, tuple[str, Method]]:
         """The column's methods that a setting has, by their labels there, and how the paper calls them."""
@@ -170,7 +184,8 @@ def settings() -> dict[str, Column]:
             numbers.setdefault((row["table"], row["column"]), {})[row["method"]] = score
     found = {}
     for table in bundled.papers():
-        for draft in build(bundled.load(table)).settings:
+        spec = build(bundled.load(table))
+        for draft in spec.settings:
             published: Any = numbers.get((table, draft.name), {})
-            found[f"{table}/{draft.name}"] = Column(table, draft, published)
+            found[f"{table}/{draft.name}"] = Column(table, draft, published, spec.precision)
     return found

@@ -1,14 +1,15 @@
 """Every method with and without skipping: the paper's future work."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
 
 from rich.text import Text
 
-from fedskip.paper.beside import cell, gain, known
+from fedskip.paper.beside import cell, gain
 from fedskip.paper.columns import BASELINE, settings
+from fedskip.paper.strongest import shared_seeds, strongest
 from fedskip.records.table import Row
+from fedskip.report import units
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST, Sheet
 
@@ -23,30 +24,28 @@ def compose_sheet(studies: Sequence[Results], score: str = "mean_tail") -> Sheet
     column = settings()[COLUMN]
     runs, names = column.runs(studies), {method: name for name, method in column.methods.items()}
     rows, best = [], strongest(runs, score)
+    of = column.seeds(runs)
     for name, method in column.methods.items():
         plain = names[replace(method, period=1)]
         alone = "" if name == plain else gain(runs[name], runs[plain], score)
         beside = "" if name == BASELINE else gain(runs[name], runs[BASELINE], score)
-        cells = [cell(column, runs[name], score), *([alone, beside] if runs[name] else ["", ""])]
+        cells = [cell(column, runs[name], score, of), *([alone, beside] if runs[name] else ["", ""])]
         names_row = [Text(plain if name == plain else ""), Text(str(method.period))]
         rows.append([*names_row, Text(cells[0], BEST if name == best else ""), *map(Text, cells[1:])])
     headers = ["method", "Δ", "accuracy", "gain over the same without skipping", f"gain over {BASELINE}"]
     return Sheet(COLUMN, headers, 2, rows, _note(runs, best, score))
 
 
-def strongest(runs: dict[str, list[Row]], score: str = "mean_tail") -> str | None:
-    """The method with the highest mean, among those that have all seeds and no run that diverged."""
-    most = max(map(len, runs.values()), default=0)
-    means = {name: known(rows, score) for name, rows in runs.items()}
-    whole = {name: fmean(scores) for name, scores in means.items() if scores and len(scores) == most}
-    return max(whole, key=whole.__getitem__, default=None)
-
-
-def _note(runs: dict[str, list[Row]], best: str | None, score: str) -> str:
+def _note(runs: Mapping[str, Sequence[Row]], best: str | None, score: str) -> str:
     """Who is strongest of all, and who of those that skip."""
-    skipping = {name: rows for name, rows in runs.items() if "skip" in name.lower()}
-    second = strongest(skipping, score)
+    second = strongest(skipping(runs), score)
     if best is None or second is None:
         return ""
-    said = f"The strongest is {best}"
-    return f"{said}." if best == second else f"{said}; of those that skip, {second}."
+    said = f"The strongest is {best}" + ("" if best == second else f"; of those that skip, {second}")
+    common, most = len(shared_seeds(runs, score)), max(map(len, runs.values()))
+    return f"{said}, over the {units.count(common, 'seed')} that all have." if common < most else f"{said}."
+
+
+def skipping(runs: Mapping[str, Sequence[Row]]) -> dict[str, Sequence[Row]]:
+    """Those of the methods that skip."""
+    return {name: rows for name, rows in runs.items() if "skip" in name.lower()}

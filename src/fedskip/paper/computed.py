@@ -24,10 +24,11 @@ from fedskip.report.results import Results
 
 @dataclass(frozen=True)
 class Computed:
-    """Something that is made from what was run."""
+    """Something of the paper that is not trained."""
 
     words: str
     make: Callable[[Sequence[Results], Path], list[RenderableType]]  # writes files, gives what to print
+    of_runs: bool = True  # else it needs nothing that was run
 
 
 def fig2(studies: Sequence[Results], out: Path) -> list[RenderableType]:
@@ -77,15 +78,20 @@ def fig4(studies: Sequence[Results], out: Path) -> list[RenderableType]:
 COMPUTED = {
     "table4": Computed("rounds, merges and bytes to FedAvg's accuracy, from runs of tables 2 and 3", table4),
     "fig2": Computed("the way of the models, from any run that skips", fig2),
-    "fig3": Computed("who has how much of what on CIFAR-10", fig3),
+    "fig3": Computed(
+        "who has how much of what on CIFAR-10, which it needs: fedskip data get cifar10", fig3, False
+    ),
     "fig4": Computed("test accuracy over rounds, from runs of tables 2 and 3", fig4),
     "clients": Computed("how large the clients of runs are; deals them again, so it needs the data", clients),
     "diverged": Computed("which runs diverged, when, and on which client; sizes need the data", diverged),
     "theorem1": Computed(
-        "Theorem 1 and its lemma, on problems with known constants; minutes", lambda _, out: [theorem1(out)]
+        "Theorem 1 and its lemma, on problems with known constants; minutes",
+        lambda _, out: [theorem1(out)],
+        of_runs=False,
     ),
     "complexity": Computed(
         "costs of methods; half an hour; five minutes without resnet50",
         lambda _, out: [complexity(out)],
+        of_runs=False,
     ),
 }

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedskip.data import heatmap
 from fedskip.files import write_text
-from fedskip.paper.clients import dataset, dealt
+from fedskip.paper.clients import dataset, dealt, undealt
 from fedskip.paper.columns import settings
 from fedskip.paper.output import sheet
 from fedskip.records.table import Row, Table
@@ -30,14 +30,17 @@ DIVERGED = (
 def diverged(studies: Sequence[Results], out: Path) -> list[RenderableType]:
     """Write `diverged.csv`: a row for each run that diverged."""
     rows: dict[tuple[Path, str], Row] = {}
+    unknown: dict[str, None] = {}
     for name, column in settings().items():
         for part in column.parts(studies):
             for run in part.summary:
                 if run["diverged"] and (part.out, run["run"]) not in rows:  # it may be of several settings
-                    rows[part.out, run["run"]] = {"setting": name} | _lost(run, part.settings[0])
+                    rows[part.out, run["run"]] = found = {"setting": name} | _lost(run, part.settings[0])
+                    if run.get("broke_client") is not None and "size" not in found:
+                        unknown[f"no sizes of {name}: {undealt(part.settings[0])}"] = None
     table = Table(DIVERGED, rows.values())
     write_text(out / "diverged.csv", table.csv())
-    return [sheet("Runs that diverged", table, {name: name for name in DIVERGED}, 2)]
+    return [sheet("Runs that diverged", table, {name: name for name in DIVERGED}, 2), *map(Text, unknown)]
 
 
 def diverged_sheet(studies: Sequence[Results], file: Path) -> Sheet:

@@ -21,14 +21,19 @@ POOL = {"cifar10": 50_000, "cifar100": 50_000}  # training samples, dealt to all
 OWN = {"femnist": 145, "shakespeare": 5_573, "synthetic": 244}  # training samples of an average client
 
 
-def time(name: str) -> str:
-    """How long a setting takes, in words: measured, or `about` so long."""
+def time(name: str, share: float = 1.0) -> str:
+    """How long a setting takes, in words: measured, or `about` so long; `share`: of its runs only so many."""
     column, rows = settings()[name], {row["name"]: row for row in _read("times")}
     if name in rows:
-        row, said = rows[name], f"{rows[name]['minutes']} min"
-        said += "" if int(row["seeds"]) == len(column.draft.keys["seeds"]) else f", {row['seeds']} seeds"
-        return said + ("" if row["device"] == DEVICE else f", {row['device']}")
-    found = {precision: estimate(column, precision) for precision in ("tf32", "bf16")}
+        row, minutes, seeds = rows[name], float(rows[name]["minutes"]), len(column.draft.keys["seeds"])
+        where = "" if row["device"] == DEVICE else f", {row['device']}"
+        if share < 1:
+            whole = (minutes - START) * seeds / int(row["seeds"])
+            return f"about {_words(START + share * whole)}{where}"
+        return (
+            f"{minutes:.0f} min" + ("" if int(row["seeds"]) == seeds else f", {row['seeds']} seeds") + where
+        )
+    found = {precision: estimate(column, precision, share) for precision in ("tf32", "bf16")}
     known = {precision: _words(minutes) for precision, minutes in found.items() if minutes is not None}
     if "tf32" not in known:
         return "not measured"
@@ -36,10 +41,10 @@ def time(name: str) -> str:
     return f"about {known['tf32']}{half}"
 
 
-def estimate(column: Column, precision: str = "tf32") -> float | None:
-    """Minutes on one H200; None for a model that nobody timed there."""
+def estimate(column: Column, precision: str = "tf32", share: float = 1.0) -> float | None:
+    """Minutes on one H200, for a share of the runs; None for a model that nobody timed there."""
     ms = rates().get((column.draft.keys["model"]["name"], precision))
-    return None if ms is None else START + client_steps(column) * ms / 60_000
+    return None if ms is None else START + share * client_steps(column) * ms / 60_000
 
 
 def client_steps(column: Column, seeds: int | None = None) -> int:

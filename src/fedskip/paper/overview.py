@@ -1,24 +1,29 @@
 """What there is of the paper to run, what it needs, and what has been run."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.text import Text
 
 from fedskip.data import cache, catalogue
 from fedskip.input.errors import InputError
-from fedskip.paper.beside import table_sheet
+from fedskip.paper import tune
+from fedskip.paper.beside import column_sheet, table_sheet
 from fedskip.paper.columns import TABLES, Column, columns, settings
 from fedskip.paper.estimate import DEVICE, time
+from fedskip.paper.remarks import length, precision, seeds
+from fedskip.paper.tune import tune_sheet
+from fedskip.report import units
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 
 MISSING = "*"  # of data
 NOTE = (
-    f"{MISSING} not on this machine: fedskip data list. "
+    f"{MISSING} not on this machine: get it with fedskip data get NAME. "
     "Times are for all seeds; those with `about` are estimates from steps."
 )
+DRAWN = ("fig1", "fig5", "compose")  # which have tables of their own
 log = logging.getLogger(__name__)
 
 
@@ -30,18 +35,45 @@ def overview(studies: Sequence[Results]) -> Sheet:
         cells = [f"{runs} × {column.rounds:,}", _data(column), time(name), _done(column, studies)]
         rows.append([Text(name), *map(Text, cells)])
         marks |= {f"{column.table}: {words}.": None for words in column.marks}
-    headers = ["NAME", "runs × rounds", "data", f"time, {DEVICE}", "seeds run here"]
+    headers = ["NAME", "runs × rounds", "data", f"time on {DEVICE}, or as said", "run here"]
     return Sheet("fedskip run NAME", headers, 1, rows, " ".join([NOTE, *marks]))
 
 
 def missing(studies: Sequence[Results]) -> Sheet:
-    """What was not run, and the time that it would take."""
+    """What was not run, or not to its end, and the time that it would take."""
     rows = []
     for name, column in settings().items():
-        if not any(column.runs(studies).values()):
-            runs = len(column.methods) * len(column.draft.keys["seeds"])
-            rows.append([Text(name), Text(f"{runs} × {column.rounds:,}"), Text(time(name))])
-    return Sheet("not run", ["fedskip run", "runs × rounds", f"time on {DEVICE}, estimated"], 1, rows)
+        lacking = lacks(column, studies)
+        runs, count = len(column.methods) * len(column.draft.keys["seeds"]), sum(map(len, lacking.values()))
+        if count:
+            some = "" if count == runs else f"{count} of "
+            which = _which(column, lacking) if some else "all"
+            cells = [f"{some}{runs} × {column.rounds:,}", which, time(name, count / runs)]
+            rows.append([Text(name), *map(Text, cells)])
+    headers = ["fedskip run", "runs × rounds", "which", f"time on {DEVICE}, estimated"]
+    return Sheet("not run", headers, 1, rows)
+
+
+def lacks(column: Column, studies: Sequence[Results]) -> dict[str, list[int]]:
+    """The seeds of a study at which a method was not run, or not to its end; one that diverged has ended."""
+    found = {}
+    for name, runs in column.runs(studies).items():
+        ended = {row["seed"] for row in runs if row["diverged"] or row["rounds"] >= column.rounds}
+        found[name] = [seed for seed in column.draft.keys["seeds"] if seed not in ended]
+    return {name: lost for name, lost in found.items() if lost}
+
+
+def _which(column: Column, lacking: Mapping[str, Sequence[int]]) -> str:
+    """Methods and seeds; those of which all seeds are missing are only named."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name, lost in lacking.items():
+        groups.setdefault(tuple(lost), []).append(name)
+    said = []
+    for at, names in groups.items():
+        who = "all methods" if len(names) == len(column.methods) else ", ".join(names)
+        when = f"seed{'s' * (len(at) > 1)} {units.listed([*map(str, at)])}"
+        said.append(who if len(at) == len(column.draft.keys["seeds"]) else f"{who} at {when}")
+    return "; ".join(said)
 
 
 def tables(studies: Sequence[Results], score: str = "best") -> list[Sheet]:
@@ -52,17 +84,68 @@ def tables(studies: Sequence[Results], score: str = "best") -> list[Sheet]:
     ]
 
 
-def found(folders: Sequence[Path] | None) -> list[Results]:
-    """The studies in these folders, or those in runs/ that have results."""
-    if folders:
-        return [Results.read(folder) for folder in folders]
-    studies = []
-    for file in sorted(Path("runs").glob("*/study.yaml")):
-        try:
-            studies.append(Results.read(file.parent))
-        except InputError as error:  # it may have just begun
-            log.warning("%s is left out: %s", file.parent, error)
+def others(studies: Sequence[Results]) -> list[Sheet]:
+    """All other settings that were run, one by one; those of which the tables show every run are left out."""
+    every = settings()
+    told = {
+        run
+        for column in every.values()
+        if column.table in (*TABLES, *DRAWN)
+        for run in _runs(column, studies)
+    }
+    return [
+        sheet_of(column, studies)
+        for column in every.values()
+        if column.table not in (*TABLES, *DRAWN) and _runs(column, studies) - told
+    ]
+
+
+def sheet_of(column: Column, studies: Sequence[Results]) -> Sheet:
+    """A setting in full."""
+    return (tune_sheet if column.table == tune.STUDY else column_sheet)(column, list(studies))
+
+
+def strangers(studies: Sequence[Results]) -> list[Path]:
+    """The folders of studies that have no run of any setting of the paper."""
+    known = {out for column in settings().values() for out, _ in _runs(column, studies)}
+    return [study.out for study in studies if study.out not in known]
+
+
+def _runs(column: Column, studies: Sequence[Results]) -> set[tuple[Path, str]]:
+    return {(part.out, row["run"]) for part in column.parts(studies) for row in part.summary}
+
+
+def found(folders: Sequence[Path] | None, field: str = "OUT") -> list[Results]:
+    """The studies in these folders, or in folders in them; by default those in runs/ that have results.
+
+    `field`: where the folders were named. Of several, one that holds no study is left out with a line.
+    """
+    studies: list[Results] = []
+    for folder in folders or [Path("runs")]:
+        if (folder / "study.yaml").exists():
+            studies.append(_read(folder, field))
+            continue
+        inner = sorted(file.parent for file in folder.glob("*/study.yaml"))
+        for one in inner:
+            try:
+                studies.append(_read(one, field))
+            except InputError as error:  # it may have just begun
+                log.warning("%s is left out: %s", one, error)
+        if folders and not inner:
+            if len(folders) == 1 or not folder.is_dir():
+                rule = "holds no study: there is no study.yaml in it, or in a folder in it"
+                raise InputError(field, rule if folder.is_dir() else "is not a folder", str(folder))
+            log.warning("%s is left out: it holds no study", folder)
     return studies
+
+
+def _read(folder: Path, field: str) -> Results:
+    try:
+        return Results.read(folder)
+    except InputError as error:
+        raise InputError(
+            field if error.field == "out" else error.field, error.rule, error.value, error.fix
+        ) from None
 
 
 def _data(column: Column) -> str:
@@ -73,11 +156,12 @@ def _data(column: Column) -> str:
 
 def _done(column: Column, studies: Sequence[Results]) -> str:
     """How many seeds of how many methods, and how far they came."""
-    runs = {name: rows for name, rows in column.runs(list(studies)).items() if rows}
-    if not runs:
+    runs = column.runs(list(studies))
+    made = {name: rows for name, rows in runs.items() if rows}
+    if not made:
         return ""
-    most, least = (pick(int(row["rounds"]) for rows in runs.values() for row in rows) for pick in (max, min))
-    seeds = sorted({len(rows) for rows in runs.values()})
-    text = " to ".join(map(str, sorted({seeds[0], seeds[-1]})))
-    text += "" if len(runs) == len(column.methods) else f", {len(runs)} of {len(column.methods)} methods"
-    return text + ("" if most >= column.rounds else f", {least} to {most} rounds")
+    count = seeds(map(len, made.values()), column.seeds(runs))
+    said = [f"{count} seed{'s' * (count != '1')}"]
+    said += [f"{len(made)} of {len(runs)} methods"] * (len(made) < len(runs))
+    all_runs = [row for rows in made.values() for row in rows]
+    return ", ".join([*said, *filter(None, [length(column, all_runs), precision(column, all_runs)])])

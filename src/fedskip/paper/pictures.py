@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from fedskip.paper import compose
-from fedskip.paper.beside import cell, known, length
+from fedskip.paper.beside import SHOWN, cell, known, short
 from fedskip.paper.claims import Uneven, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column, settings
+from fedskip.paper.remarks import other, seeds
 from fedskip.records.history import TAIL
 from fedskip.report.canvas import finish, new_axes
 from fedskip.report.results import Results
@@ -30,24 +31,25 @@ def fig1_columns() -> list[Column]:
     return [column for column in known.values() if column.table == "fig1"] + [known[name] for name in BESIDE]
 
 
-def fig1(studies: Sequence[Results]) -> Axes:
+def fig1(studies: Sequence[Results], score: str = "mean_tail") -> Axes:
     """FedAvg's accuracy and both drifts against beta."""
     from matplotlib.figure import Figure
 
-    columns, seen = fig1_columns(), uneven(fig1_columns(), studies)
+    columns, seen = fig1_columns(), uneven(fig1_columns(), studies, score)
     found = {_beta(column): seen[column] for column in columns if column in seen}
     left: Axes
     right: Axes
     left, right = Figure(figsize=(8.4, 3.6), layout="constrained").subplots(1, 2)
-    _line(left, found, "accuracy", "test accuracy (%)", share=100.0)
+    accuracy = "test accuracy (%)" if score == "mean_tail" else f"{SHOWN.get(score, score)} test accuracy (%)"
+    _line(left, found, "accuracy", accuracy, share=100.0)
     _line(right, found, "drift_mean", "from the mean of the slots", marker="s")
     _line(right, found, "drift_broadcast", "from the model sent out", marker="^")
-    for axes, up in ((left, "test accuracy (%)"), (right, "drift, squared distance")):
+    for axes, up in ((left, accuracy), (right, "drift, squared distance")):
         axes.set(xlabel="β", ylabel=up)
         axes.set_xticks(range(len(found)), list(found))
     note = f"over the last {TAIL:.0%} of the rounds; mean ± standard deviation over seeds"
     missing = ", ".join(_beta(column) for column in columns if column not in seen)
-    notes = [*_short(columns, studies), *[f"not run: {missing}"] * bool(missing)]
+    notes = [*_less({one: [BASELINE] for one in columns}, studies), *[f"not run: {missing}"] * bool(missing)]
     finish(right, "and its drift", notes)
     right.legend(fontsize=8, frameon=False)
     finish(left, f"{BASELINE} against β", [note], legend=False)
@@ -76,32 +78,46 @@ def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
         else:
             axes.plot([], [], " ", label=f"{column.name}: not run")
     axes.set_xticks(PERIODS)
-    axes.set(xlabel="Δ, rounds from merge to merge", ylabel=f"{score} test accuracy (%)")
-    notes = [f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}", *_short(fig5_columns(), studies)]
+    axes.set(xlabel="Δ, rounds from merge to merge", ylabel=f"{SHOWN.get(score, score)} test accuracy (%)")
+    named = {column: [_named(period) for period in PERIODS] for column in fig5_columns()}
+    notes = [f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}", *_less(named, studies)]
     return finish(axes, "Accuracy against the period, CIFAR-10", notes)
 
 
 def fig5_sheet(studies: Sequence[Results], score: str = "best") -> Sheet:
     """The same in numbers; the cells say what is missing, short or lost."""
-    rows = []
+    rows, small = [], dict[str, str]()
     for column in fig5_columns():
         runs = column.runs(studies)
         if any(runs.values()):
-            cells = [cell(column, runs[_named(period)], score) for period in PERIODS]
+            cells = [cell(column, runs[_named(period)], score, column.seeds(runs)) for period in PERIODS]
             rows.append([Text(column.name), *map(Text, cells)])
+            small[column.name] = short(column, studies)
     headers = ["setting", *(f"Δ = {period}" for period in PERIODS)]
-    return Sheet(f"{score} test accuracy in %, by period", headers, 1, rows)
+    said = [
+        f"{name}: {number}" for name, number in small.items() if number and not number.startswith("0 of ")
+    ]
+    note = f"Clients that fill no batch, and train in one short batch: {'; '.join(said)}." if said else ""
+    return Sheet(f"{SHOWN.get(score, score)} test accuracy in %, by period", headers, 1, rows, note)
 
 
-def shown(studies: Sequence[Results]) -> dict[str, tuple[Sheet, Callable[[Sequence[Results]], Axes] | None]]:
-    """What there is of the figures and of `compose`: in numbers, and as a picture."""
-    composed = settings()[compose.COLUMN].runs(studies)
-    found: dict[str, tuple[Sheet, Callable[[Sequence[Results]], Axes] | None]] = {
-        "fig1": (uneven_sheet(fig1_columns(), studies), fig1), "fig5": (fig5_sheet(studies), fig5),
-    }  # fmt: skip
+Drawing = Callable[[], "Axes"]
+
+
+def shown(studies: Sequence[Results], score: str | None = None) -> dict[str, tuple[Sheet, Drawing | None]]:
+    """What there is of the figures and of `compose`: in numbers, and as a picture.
+
+    `score`: what all of them show; None: Figure 5 the best, as the paper has it, the others the tail.
+    """
+    tail, best = score or "mean_tail", score or "best"
+    found: dict[str, tuple[Sheet, Drawing | None]] = {
+        "fig1": (uneven_sheet(fig1_columns(), studies, tail), lambda: fig1(studies, tail)),
+        "fig5": (fig5_sheet(studies, best), lambda: fig5(studies, best)),
+    }
     found = {name: parts for name, parts in found.items() if parts[0].rows}
+    composed = settings()[compose.COLUMN].runs(studies)
     if any(rows for name, rows in composed.items() if "+skip" in name):
-        found["compose"] = (compose.compose_sheet(studies), None)
+        found["compose"] = (compose.compose_sheet(studies, tail), None)
     return found
 
 
@@ -117,10 +133,15 @@ def _line(
     )  # fmt: skip
 
 
-def _short(columns: Sequence[Column], studies: Sequence[Results]) -> list[str]:
-    """What a picture has to say of columns that were not run with all their rounds."""
-    rows = [(column, [row for runs in column.runs(studies).values() for row in runs]) for column in columns]
-    return list(dict.fromkeys(words for column, runs in rows if (words := length(column, runs))))
+def _less(shown: Mapping[Column, Sequence[str]], studies: Sequence[Results]) -> list[str]:
+    """What a picture has to say of columns whose runs, of the methods shown, are not what they should be."""
+    said: dict[str, None] = {}
+    for column, names in shown.items():
+        runs = {name: column.runs(studies)[name] for name in names}
+        said |= dict.fromkeys(other(column, [row for rows in runs.values() for row in rows]))
+        counts, of = [len(rows) for rows in runs.values() if rows], column.seeds(runs)
+        said |= dict.fromkeys([f"{column.name}: {seeds(counts, of)} seeds"] * (min(counts, default=of) < of))
+    return list(said)
 
 
 def _beta(column: Column) -> str:

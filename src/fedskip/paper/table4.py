@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedskip.files import write_text
 from fedskip.paper.columns import BASELINE, Column, races
+from fedskip.paper.remarks import precision, seeds
 from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results
@@ -54,18 +55,26 @@ def target_sheet(name: str, studies: Sequence[Results], score: str = "best") -> 
 def reached(column: Column, studies: Sequence[Results], score: str = "best") -> Table:
     """When each method was first where FedAvg was within T rounds; nothing where FedAvg has no history.
 
-    T is the column's, or fewer where it was run reduced. `late`: at how many seeds it took more than T.
-    `until`: the rounds that all runs of a method had.
+    T is the column's, or fewer where FedAvg did not come so far. `late`: at how many seeds it took more
+    than T. `until`: the rounds that all runs of a method had, but for those that diverged, which are counted.
+    `precision`: where it is not the column's.
     """
     whole, longer = column.results(studies), column.results(studies, BEYOND)
     if whole is None or longer is None or BASELINE not in whole.labels():
         return Table(())
     before = {row["method"]: row["reached"] for row in whole.to_target(BASELINE, score=score)}
-    rounds, rows = min(column.rounds, whole.compared[0].rounds), []
+    came = [row["rounds"] for row in whole.summary.where(method=BASELINE, diverged=False)]
+    rounds, rows = min(column.rounds, max(came, default=whole.compared[0].rounds)), []
     for row in longer.to_target(BASELINE, score=score):
-        lengths = longer.summary.where(method=row["method"]).column("rounds")
-        late = row["reached"] - before[row["method"]]
-        rows.append(row | {"of_rounds": rounds, "late": late, "until": min(lengths)})
+        runs = longer.summary.where(method=row["method"])
+        until = min(runs.where(diverged=False).column("rounds"), default=None)
+        row |= {"of_rounds": rounds, "late": row["reached"] - before[row["method"]], "until": until}
+        row |= {
+            "precision": precision(column, runs),
+            "runs": len(runs),
+            "diverged": sum(map(bool, runs.column("diverged"))),
+        }
+        rows.append(row)
     return Table(rows[0], rows)
 
 
@@ -90,22 +99,37 @@ def _sheet(name: str, column: Column, score: str, found: Sequence[Row]) -> Sheet
         cells = ours.get(method, missing)
         cells = [*cells, *[_printed(column, paper.get(method))] * bool(paper)]
         rows.append([Text(method), *map(Text, cells)])
-    title = f"{name}: to FedAvg's {score}"
-    if found and found[0]["of_rounds"] < column.rounds:
-        title += f", reduced: {found[0]['of_rounds']:,} of {column.rounds:,} rounds"
-    return Sheet(title, headers, 1, rows)
+    said, title = ", ".join(_less(column, found)), f"{name}: to FedAvg's {score}"
+    if not said:
+        return Sheet(title, headers, 1, rows)
+    return Sheet(f"{title}, reduced: {said}", headers, 1, rows, f"Reduced: {said}.")
+
+
+def _less(column: Column, found: Sequence[Row]) -> list[str]:
+    """What there is less of than there should be: rounds of FedAvg, seeds of any method."""
+    if not found:
+        return []
+    rounds, counts = found[0]["of_rounds"], [row["runs"] for row in found]
+    of = max([len(column.draft.keys["seeds"]), *counts])
+    fewer = [f"{rounds:,} of {column.rounds:,} rounds"] * (rounds < column.rounds)
+    return fewer + [f"{seeds(counts, of)} seeds"] * (min(counts) < of)
 
 
 def _cells(row: Row) -> list[str]:
     said = f"{row['reached']} of {row['seeds']}"
-    if row["reached"] < row["seeds"]:
+    if row["until"] is not None and row["reached"] + row["diverged"] < row["seeds"]:
         said += f" by round {row['until']:,}"
     if row["late"]:
         said += f", {row['late']} after round {row['of_rounds']:,}"
+    if row["diverged"]:
+        said += f", {row['diverged']} diverged"
+    if row["precision"]:
+        said += f", {row['precision']}"
     cells = [said]
     cells += [units.NONE if row[key] is None else f"{row[key]:.0f}" for key in ("rounds", "merges")]
     cells.append(units.NONE if row["bytes"] is None else units.size(row["bytes"]))
-    cells.append(f"{row['of_rounds'] / row['rounds']:.2f}×" if row["rounds"] else units.NONE)
+    there = row["rounds"] and row["reached"] == row["seeds"]  # else it is a mean over the lucky seeds
+    cells.append(f"{row['of_rounds'] / row['rounds']:.2f}×" if there else units.NONE)
     return cells
 
 

@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +43,7 @@ class About:
     by: str = ""  # the further metric that it is looked at by
     guessing: Facts = field(default_factory=dict)  # what one answer for all samples would score
     warned: tuple[str, ...] = ()  # what was odd about it
+    precision: str = ""  # that it was trained in, as the study has noted it
     parts: Sequence[Sequence[str]] = ()  # the methods that it began with, and those of every addition
 
     @property
@@ -55,10 +56,12 @@ class About:
 
     @property
     def marks(self) -> list[str]:
-        """What has to be said wherever it is shown: its note, and if it has fewer rounds than it should."""
-        whole, note = int(self.keys.get("of_rounds") or 0), self.keys.get("note")
-        less = f"reduced: {self.rounds:,} of {whole:,} rounds"
-        return [*[less] * (self.rounds < whole), *[str(note)] * bool(note)]
+        """What has to be said wherever it is shown: its note, and if it is less than it should be."""
+        counts = {"rounds": self.rounds, "seeds": len(self.keys.get("seeds") or ())}
+        whole = {what: int(self.keys.get(f"of_{what}") or 0) for what in counts}
+        less = [f"{n:,} of {whole[what]:,} {what}" for what, n in counts.items() if n < whole[what]]
+        note = self.keys.get("note")
+        return [*[f"reduced: {', '.join(less)}"] * bool(less), *[str(note)] * bool(note)]
 
     @property
     def reference(self) -> bool:
@@ -257,9 +260,16 @@ def _about(keys: Facts, out: Path, noted: Facts) -> About:
         _whole(keys), out, by_seed("divisions"), by_seed("short"),
         guessing=guesses(part.get("guessing") or {} for part in facts),
         known=tuple(Metric(**one) for one in facts[0].get("metrics") or ()),
+        precision=" and ".join(dict.fromkeys(_precisions(facts))),
         warned=tuple(dict.fromkeys(str(line) for part in facts for line in part.get("warned") or ())),
         parts=[keys.get("methods", ()), *(one["methods"] for one in keys.get("added") or ())],
     )  # fmt: skip
+
+
+def _precisions(parts: Iterable[Facts]) -> Iterator[str]:
+    for part in parts:
+        if known := (part.get("machine") or {}).get("precision"):
+            yield str(known)
 
 
 def guesses(parts: Iterable[Facts]) -> Facts:

@@ -15,7 +15,8 @@ from fedskip.report.results import Results
 
 # may differ within a setting
 FREE = (
-    "name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "of_rounds", "note", "swept",
+    "name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "of_rounds", "of_seeds", "note",
+    "swept",
 )  # fmt: skip
 
 

@@ -28,7 +28,10 @@ from fedskip.spec.tree import Tree
 OPTIONS = {("partition", name) for deal in KINDS.values() for name in inspect.signature(deal).parameters}
 OPTIONS |= {(head, tag) for head, tag in TAGS.items()} | {("partition", "file")}  # none of which is a list
 # keys that hold lists themselves, or say nothing of how runs are trained
-NEVER = ("name", "methods", "seeds", "metric", "target", "note", "of_rounds", "reference", "added", "swept")
+NEVER = (
+    "name", "methods", "seeds", "metric", "target", "note", "of_rounds", "of_seeds", "reference", "added",
+    "swept",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a map
     "partition": ((), "a kind or a mapping"),
     "model": (Callable, "a name, a mapping, an nn.Module or a function that makes one"),
 }
-_LEAST = dict.fromkeys(("clients", "cohort", "rounds", "eval_every", "eval_samples", "of_rounds"), 1)
-_LEAST |= {"partition_seed": 0}
+_LEAST = dict.fromkeys(("clients", "cohort", "rounds", "eval_every", "eval_samples"), 1)
+_LEAST |= {"of_rounds": 1, "of_seeds": 1, "partition_seed": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,7 @@ class Setting:
     client_accuracy: bool = False
     target: float | str | None = None  # a score, or a method whose best it is: what it takes is reported
     of_rounds: int | None = None  # of the study that this is a smaller version of: outputs say so
+    of_seeds: int | None = None  # how many that study has
     note: str | None = None  # what outputs say of it besides
     guard: Literal["nonfinite"] | None = None  # visits that end in NaN or infinity are set aside
     reference: bool = False  # shown as a line beside the others, not among them

@@ -19,6 +19,12 @@ def papers() -> list[str]:
     return sorted(set(names()) - {QUICKSTART}, key=lambda name: (not name.startswith("table"), name))
 
 
+def words(name: str) -> str:
+    """What a bundled study is: the comment that its file opens with."""
+    first = path(name).read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
+
+
 def path(name: str) -> Path:
     """The file of a bundled study."""
     if name not in names():

@@ -1,0 +1,72 @@
+"""What has to be said of runs beside their numbers: seeds that are missing, runs lost, length, precision."""
+
+from collections.abc import Iterable, Sequence
+
+from fedskip.paper.columns import Column
+from fedskip.records.table import Row
+
+
+def remarks(column: Column, runs: Sequence[Row], of: int = 0) -> list[str]:
+    """All that is to be said of the runs of one method; `of`: the seeds that it should have."""
+    said = [f"{len(runs)} of {of} seeds"] * (0 < len(runs) < of)
+    return [*said, *lost(column, runs), *filter(None, [length(column, runs), precision(column, runs)])]
+
+
+def lost(column: Column, runs: Sequence[Row]) -> list[str]:
+    """How many runs came to nothing: those that diverged have no score, those at chance have."""
+    counts = {
+        "diverged": sum(bool(row["diverged"]) for row in runs),
+        "at chance": sum(map(column.at_chance, runs)),
+    }
+    return [f"{count} of {len(runs)} {what}" for what, count in counts.items() if count]
+
+
+def length(column: Column, runs: Iterable[Row]) -> str:
+    """Where runs are not of the column's rounds, how many they have.
+
+    Of longer ones its own rounds count, unless no history was kept.
+    """
+    found = [int(row["rounds"]) for row in runs if not row["diverged"]]
+    short = [rounds for rounds in found if rounds < column.rounds]
+    if short:
+        return f"{span(short)} of {column.rounds} rounds"
+    most = max(found, default=0)
+    return f"{most} rounds, not {column.rounds}" if most > column.rounds else ""
+
+
+def precision(column: Column, runs: Sequence[Row]) -> str:
+    """Where runs were made in another precision than the column's, in which."""
+    others = [str(row["precision"]) for row in runs if not column.is_usual(row)]
+    some = "" if len(others) == len(runs) else f"{len(others)} of {len(runs)} "
+    return f"{some}in {' and '.join(dict.fromkeys(others))}" if others else ""
+
+
+def seeds(counts: Iterable[int], of: int) -> str:
+    """How many seeds there are of methods that were run, and of how many where some lack any.
+
+    >>> seeds([3, 3, 0], 3), seeds([1, 2], 3)
+    ('3', '1 to 2 of 3')
+    """
+    found = [count for count in counts if count]
+    return f"{span(found)} of {of}" if min(found, default=of) < of else str(of)
+
+
+def other(column: Column, runs: Sequence[Row]) -> list[str]:
+    """What makes runs less than the paper's, or other."""
+    return [*column.marks, *filter(None, [length(column, runs), precision(column, runs)])]
+
+
+def labelled(column: Column, runs: Sequence[Row]) -> str:
+    """The name of a column, and in brackets what makes its runs other than the paper's."""
+    said = other(column, runs)
+    return f"{column.name} ({', '.join(said)})" if said else column.name
+
+
+def span(values: Iterable[int]) -> str:
+    """From the least to the most.
+
+    >>> span([9, 99, 50]), span([3, 3])
+    ('9 to 99', '3')
+    """
+    found = sorted(values)
+    return " to ".join(dict.fromkeys(map(str, (found[0], found[-1]))))
