@@ -108,9 +108,9 @@ def reach_table(columns: Mapping[str, Column], kept: Sequence[Results], score: s
     rows = []
     for method in methods:
         cells = []
-        for table in found.values():
-            [row] = table.where(method=method) or [None]
-            cells.append("not run" if row is None else reach_cell(row))
+        for name, table in found.items():
+            known = [reach_cell(row) for row in table.where(method=method)]
+            cells += known or ["not run" if method in columns[name].methods else ""]
         rows.append([Text(method), *map(Text, cells)])
     return Sheet(f"to {BASELINE}'s {score}", ["method", *(columns[name].name for name in found)], 1, rows)
 

@@ -4,7 +4,7 @@ Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifa
 
 - `best`, `last`, `tail`: with their spread over seeds; `gain`, `gain-best`, `gain-last`: over FedAvg, where
   `gain` is in tail; `each`, `each-best`, `each-last`: the same seed by seed
-- `diverged`: runs, of how many; `broke`: in which rounds; `jump` and `jump-round`: the largest drift
+- `diverged`, `chance`: runs, of how many; `broke`: in which rounds; `jump`, `jump-round`: the largest drift
 - `paper`: what the paper has
 
 or KIND:COLUMN:
@@ -87,6 +87,8 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         drifts = [row for run in histories(column, kept, method).values() for row in run]
         most = max(drifts, key=lambda row: row["drift_mean"])
         return str(most["round"]) if score else f"{most['drift_mean']:,.0f}"
+    if kind == "chance":
+        return f"{sum(map(column.at_chance, runs[method]))} of {len(runs[method])}"
     if kind == "diverged":
         return f"{sum(bool(row['diverged']) for row in runs[method])} of {len(runs[method])}"
     assert kind == "paper", kind
