@@ -49,10 +49,11 @@ def uneven_gaps(kept: Sequence[Results]) -> Sheet:
     """How FedAvg's accuracy and drifts at each beta differ from those of even data, paired by seed."""
     *columns, even = uneven(fig1_columns(), kept)
     keys = ("test_accuracy", "drift_mean", "drift_broadcast")
-    level = [tails(even, kept, key) for key in keys]
+    held = {column: column.results(kept) for column in (*columns, even)}
+    level = [tails(held[even], key) for key in keys]
     rows = []
     for column in columns:
-        found = [difference(tails(column, kept, key), base) for key, base in zip(keys, level, strict=True)]
+        found = [difference(tails(held[column], key), base) for key, base in zip(keys, level, strict=True)]
         cells = [str(found[0].seeds), points(found[0]), *(plain(one, 1) for one in found[1:])]
         rows.append([Text(beta(column)), *map(Text, cells)])
     headers = ["β", "seeds", "accuracy, less IID's", "drift from the mean", "drift from the model sent out"]
@@ -63,9 +64,10 @@ def early_gaps(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
     """How far FedSkip is from FedAvg at the last merge up to some early rounds, paired by seed."""
     rows = []
     for column in columns:
-        base = histories(column, kept, BASELINE)
+        held = column.results(kept)
+        base = histories(held, BASELINE)
         for label in SKIPPING if base else ():
-            runs = histories(column, kept, label)
+            runs = histories(held, label)
             period = int(label.partition("-")[2])
             gaps = [
                 difference(
@@ -83,7 +85,8 @@ def merge_gaps(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
     """Merges until FedAvg's best, less those of the rival that needs the fewest, paired by seed."""
     rows = []
     for column in columns:
-        needed = {name: merges(column, kept, name) for name in column.methods}
+        held = column.results(kept)
+        needed = {name: merges(held, name) for name in column.methods}
         there = {
             name: list(some.values()) for name, some in needed.items() if some and None not in some.values()
         }
@@ -122,30 +125,28 @@ def reach_cell(row: Mapping[str, float]) -> str:
     return f"{row['merges']:.0f} / {row['rounds']:.0f} / {row['of_rounds'] / row['rounds']:.2f}×"
 
 
-def merges(column: Column, kept: Sequence[Results], method: str) -> Seeds:
+def merges(held: Results | None, method: str) -> Seeds:
     """Merges until FedAvg's best at the same seed; None where it is not reached."""
-    goals = {row["seed"]: row["best"] for row in column.runs(kept)[BASELINE] if not row["diverged"]}
-    base, runs = histories(column, kept, BASELINE), histories(column, kept, method)
-    found: Seeds = {}
-    for seed in base:
-        first = first_at(runs[seed], goals[seed]) if seed in runs and seed in goals else None
+    runs, found = histories(held, method), dict[int, float | None]()
+    for seed, base in histories(held, BASELINE).items():
+        first = first_at(runs.get(seed, ()), max(base.column("test_accuracy")))
         found[seed] = first["merges"] if first else None
     return found
 
 
-def histories(column: Column, kept: Sequence[Results], method: str) -> dict[int, Table]:
-    """The histories of a method, by seed; nothing where none were kept."""
-    results = column.results(kept)
-    if results is None or method not in results.labels():
+def histories(held: Results | None, method: str) -> dict[int, Table]:
+    """The histories of a method in a column, by seed; nothing where none were kept."""
+    if held is None or method not in held.labels():
         return {}
-    return {run[0]["seed"]: run for run in results.histories(results.compared[0].name, method)}
+    return {run[0]["seed"]: run for run in held.histories(held.compared[0].name, method)}
 
 
-def tails(column: Column, kept: Sequence[Results], key: str) -> Seeds:
+def tails(held: Results | None, key: str) -> Seeds:
     """The mean of FedAvg's `key` over the last rounds, by seed."""
-    found: Seeds = {}
-    for seed, run in histories(column, kept, BASELINE).items():
-        known = [row[key] for row in run if row["round"] > (1 - TAIL) * column.rounds]
+    assert held is not None
+    rounds, found = held.compared[0].rounds, dict[int, float | None]()
+    for seed, run in histories(held, BASELINE).items():
+        known = [row[key] for row in run if row["round"] > (1 - TAIL) * rounds]
         found[seed] = fmean(known) if known else None
     return found
 

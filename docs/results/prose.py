@@ -84,7 +84,7 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
     if kind == "broke":
         return ", ".join(str(row["broke_round"]) for row in runs[method] if row["diverged"])
     if what == "jump":
-        drifts = [row for run in histories(column, kept, method).values() for row in run]
+        drifts = [row for run in histories(column.results(kept), method).values() for row in run]
         most = max(drifts, key=lambda row: row["drift_mean"])
         return str(most["round"]) if score else f"{most['drift_mean']:,.0f}"
     if kind == "chance":
@@ -182,7 +182,7 @@ def _travelled(_: list[Results]) -> str:
 
 def _turns(kept: list[Results]) -> str:
     """By how much the travelling model's accuracy changes from visit to visit: the median, in points."""
-    runs = histories(columns()["table1/cifar10-cross"], kept, "FedAvg-unmerged").values()
+    runs = histories(columns()["table1/cifar10-cross"].results(kept), "FedAvg-unmerged").values()
     steps = [
         abs(now["test_accuracy"] - before["test_accuracy"]) for run in runs for before, now in pairwise(run)
     ]
