@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import csv
+import doctest
+import importlib.util
+import re
 import runpy
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from fedskip.paper.columns import settings
+from fedskip.cli.chosen import chosen
+from fedskip.cli.studies import run
+from fedskip.methods.grammar import parse_many
+from fedskip.paper.columns import Column, settings
 from fedskip.records.table import Table
 from fedskip.report.results import Results
+from fedskip.spec import Draft, Tree, assigned, build
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "docs" / "results" / "write.py"
+with (SCRIPT.parent / "runs.csv").open(encoding="utf-8", newline="") as file:
+    RUNS = {row["folder"]: row for row in csv.DictReader(file)}
+
+
+def loaded() -> dict[str, Any]:
+    """The names of the script that writes the pages."""
+    sys.path.insert(0, str(SCRIPT.parent))  # where it finds its parts
+    try:
+        return runpy.run_path(str(SCRIPT))
+    finally:
+        sys.path.pop(0)
 
 
 def test_the_pages_are_up_to_date() -> None:
@@ -23,17 +45,9 @@ def test_the_pages_are_up_to_date() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run python docs/results/write.py"
 
 
-@pytest.fixture(scope="module")
-def script() -> dict[str, Any]:
-    sys.path.insert(0, str(SCRIPT.parent))  # where the script finds its parts
-    try:
-        return runpy.run_path(str(SCRIPT))
-    finally:
-        sys.path.pop(0)
-
-
-def test_a_number_that_is_altered_is_found(script: dict[str, Any]) -> None:
+def test_a_number_that_is_altered_is_found() -> None:
     """In tables and in sentences: with every digit changed, a page is not what the files say."""
+    script = loaded()
     kept, turn = script["studies"](), str.maketrans("0123456789", "1234567890")
     for page in script["PAGES"]:
         text = altered = page.read_text(encoding="utf-8")
@@ -44,7 +58,8 @@ def test_a_number_that_is_altered_is_found(script: dict[str, Any]) -> None:
         assert script["written"](altered, kept) == text
 
 
-def test_a_sentence_can_name_whoever_is_strongest(script: dict[str, Any]) -> None:
+def test_a_sentence_can_name_whoever_is_strongest() -> None:
+    script = loaded()
     kept, place = script["studies"](), "compose/cifar10-beta0.5"
     for who in ("strongest", "strongest-skipping"):
         names = [f"{kind}:{place}:{who}" for kind in ("method", "gain")]
@@ -86,15 +101,113 @@ def test_every_run_that_diverged_is_on_its_list() -> None:
         study = Results.read(file.parent)
         mine = {row["run"] for row in study.summary if row["diverged"]}
         names = [(name, part) for name, column in settings().items() for part in column.parts([study])]
-        for run in mine:
+        for broken in mine:
             found = [
                 (name, row["method"], row["seed"])
                 for name, part in names
                 for row in part.summary
-                if row["run"] == run
+                if row["run"] == broken
             ]
-            assert not found or runs & {*found}, f"{file.parent.name}: {run} is not in diverged.csv"
+            assert not found or runs & {*found}, f"{file.parent.name}: {broken} is not in diverged.csv"
             told |= {*found}
             known += 1
     assert runs <= told, "it lists none that did not diverge"
     assert known > 0
+
+
+@pytest.mark.parametrize("name", ["evidence", "runs", "theory"])
+def test_examples_of_the_scripts(name: str) -> None:
+    found = importlib.util.spec_from_file_location(f"results_{name}", SCRIPT.parent / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    tried = doctest.testmod(module)
+    assert tried.attempted
+    assert not tried.failed
+
+
+# --- where the numbers come from: runs.csv --------------------------------------------------------------
+
+
+def test_every_study_has_its_row_and_every_row_its_study() -> None:
+    assert RUNS.keys() == {file.parent.name for file in SCRIPT.parent.glob("*/study.yaml")}
+
+
+@pytest.mark.parametrize("folder", RUNS)
+def test_a_row_says_what_its_folder_says(folder: str) -> None:
+    """Seeds, device, and whether the history was kept."""
+    row, study = RUNS[folder], Results.read(SCRIPT.parent / folder)
+    assert row["seeds"] == ", ".join(map(str, sorted({*study.summary.column("seed")})))
+    text = (study.out / "study.yaml").read_text(encoding="utf-8")
+    devices = {name.strip() for name in re.findall(r"device_name: (.*)", text)}
+    assert devices
+    assert all(name in row["device"] for name in devices)
+    assert re.fullmatch(r"[0-9a-f]{7}|not noted", row["commit"])
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", row["date"])
+    assert re.fullmatch(r"\d+(:\d\d)?", row["minutes"])
+    kept = "only its summary" not in row["note"] and "histories were not" not in row["note"]
+    assert (study.out / "history.csv").exists() == kept
+
+
+@pytest.mark.parametrize("folder", RUNS)
+def test_a_command_makes_the_study_of_its_folder(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # where its files are
+    study, drafts = Results.read(SCRIPT.parent / folder), commanded(RUNS[folder]["command"])
+    assert len(drafts) == len(study.settings)
+    of_the_paper = folder not in ("quickstart", "poison")  # others leave to the data set what is its own
+    for number, setting in enumerate(study.settings):
+        draft = drafts[number]
+        assert not of_the_paper or Column("", draft, {}).is_of(setting)
+        assert setting.rounds == draft.keys["rounds"]
+        assert [*setting.keys["seeds"]] == [*draft.keys["seeds"]]
+        assert {*parse_many(setting.keys["methods"])} == {*draft.keys["methods"]}
+
+
+def commanded(command: str) -> Sequence[Draft]:
+    """The settings that `fedskip run ...` would run."""
+    name, verb, *words = shlex.split(command)
+    assert (name, verb) == ("fedskip", "run")
+    app = typer.Typer()
+    app.command()(run)
+    told = typer.main.get_command(app)
+    given = told.make_context("run", words, resilient_parsing=False).params
+    keys = ("methods", "rounds", "seeds", "device")
+    plain = {key: given[key] for key in keys if given[key] is not None}
+    over = assigned(given["assignments"] or []).over(Tree(plain))
+    return build(chosen(given["study"], over, given["scale"])).settings
+
+
+# --- no number is typed by hand -------------------------------------------------------------------------
+
+# what pages may say without a file of ours: numbers of the paper's settings, and of documents and libraries
+SETTINGS = {"0.5", "0.1", "0.01", "0.9"}
+OTHERS = {
+    "README.md": {
+        "3.11", "4.1",  # Python, plotly.js
+        "5.7", "0.64",  # of `fedskip bench` and benchmarks/peers.py on a GPU: performance.md has the runs
+    },
+    "docs/results/README.md": set[str](),
+    "docs/claims.md": set[str](),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", OTHERS)
+def test_no_decimal_number_is_typed_by_hand(page: str) -> None:
+    """Numbers of ours are written by the script, between its marks."""
+    assert not typed((ROOT / page).read_text(encoding="utf-8")) - SETTINGS - OTHERS[page]
+
+
+def test_typed_numbers_are_found() -> None:
+    text = "gains 1.53 points, not <!--=gain:x-->2.15<!--/--> or `lr=3.5`, as [4.4](page-5.5.md) has it"
+    assert typed(text) == {"1.53", "4.4"}
+
+
+def typed(text: str) -> set[str]:
+    """The decimal numbers that stand in sentences and tables of a page, outside of marks and code."""
+    for pattern in (
+        r"<!-- numbers: \S+ -->.*?<!-- /numbers -->", r"<!--=\S+?-->.*?<!--/-->", r"```.*?```", r"`[^`\n]*`",
+        r"\]\([^)]*\)",
+    ):  # fmt: skip
+        text = re.sub(pattern, "", text, flags=re.DOTALL)
+    return {*re.findall(r"\d+\.\d+", text)}

@@ -1,26 +1,45 @@
 """Numbers within sentences, by name: `<!--=NAME-->12.3<!--/-->` on a page is one of these.
 
-Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`. Kinds
-are `best`, `last` and `tail` (with their spread over seeds), `gain` (in tail, over FedAvg), `diverged` (runs,
-of how many), `broke` (in which rounds), `jump` (the largest drift), `paper` and `method` (its name). METHOD
-may be `strongest` or `strongest-skipping`, whoever that is: the highest tail over the seeds that all have.
-`poison:SETTING:METHOD` is of poison.py, `audit:METHOD` of audit.py. All others have names of their own.
+Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`:
+
+- `best`, `last`, `tail`: with their spread over seeds; `gain`, `gain-best`, `gain-last`: over FedAvg, where
+  `gain` is in tail; `each`, `each-best`, `each-last`: the same seed by seed
+- `diverged`, `chance`: runs, of how many; `broke`: in which rounds; `jump`, `jump-round`: the largest drift
+- `paper`: what the paper has; `method`: its name
+
+METHOD may be `strongest` or `strongest-skipping`, whoever that is: the highest tail over the seeds that all
+have.
+
+Others are called KIND:COLUMN:
+
+- `from`: its folders; `tested`: samples; `paper-gains`: the paper's, over all periods of FedSkip
+- `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
+
+`poison:SETTING:METHOD` is of poison.py, `audit:METHOD` of audit.py, `quick:METHOD` of quickstart.py. All
+others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from statistics import fmean, median
 
+from evidence import histories
 from poison import poisoned
+from quickstart import centralised, gained
+from runs import sources
 from theory import lines, seconds
 
 from audit import audited
-from fedskip.paper.beside import SHOWN, gain, published, scores
+from fedskip.paper.beside import METRIC, SHOWN, SKIPPING, gain, published, scores, shown_gain
 from fedskip.paper.columns import Column, columns, settings
 from fedskip.paper.compose import skipping
 from fedskip.paper.strongest import strongest
 from fedskip.records.table import Row, Table
+from fedskip.report import units
 from fedskip.report.results import Results
+from fedskip.report.statistics import difference
 
+PEERS = "../../benchmarks/results/peers"
 JUMP = 100  # times the median: what a drift has to be to be told
 
 
@@ -29,31 +48,58 @@ def value(name: str, kept: list[Results]) -> str:
     if name in OWN:
         return OWN[name](kept)
     kind, _, rest = name.partition(":")
-    if kind == "audit":
-        return audited(rest)
-    if kind == "poison":
-        return poisoned(rest, kept)
+    if kind in ELSEWHERE:
+        return ELSEWHERE[kind](rest, kept)
     place, _, method = rest.partition(":")
     column = settings()[place]
+    return _of_column(kind, column, kept) if not method else _of_method(kind, column, method, kept)
+
+
+def _of_column(kind: str, column: Column, kept: list[Results]) -> str:
+    """A number of a whole column."""
+    if kind == "from":
+        return sources(f"{column.table}/{column.name}", kept)
+    if kind == "paper-gains":
+        found = [column.published[name] for name in SKIPPING]
+        base = column.published["FedAvg"]
+        return _points(score - base for score in found if score is not None and base is not None)
+    if kind == "tested":
+        about = [setting for part in column.parts(kept) for setting in part.settings]
+        return _range((facts["test"] for one in about for facts in one.divisions.values()), ",")
+    key, form = {
+        "broke-size": ("size", ",.0f"), "broke-classes": ("classes", ".0f"),
+        "broke-largest": ("largest_class", ".0%"),
+    }[kind]  # fmt: skip
+    mine = [line for line in lines("diverged/diverged") if line["setting"] == f"{column.table}/{column.name}"]
+    return _range((float(line[key]) for line in mine), form)
+
+
+def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> str:
+    """A number of a method in a column."""
     runs = column.runs(kept)
     method = _found(method, runs)
-    words = {score: key for key, score in SHOWN.items()}
+    what, _, score = kind.partition("-")
+    words = {shown: key for key, shown in SHOWN.items()}
     if kind == "method":
         return method
     if kind in words:
         return scores(runs[method], words[kind])
-    if kind == "gain":
-        return gain(runs[method], runs["FedAvg"], "mean_tail")
+    if what == "gain":
+        return gain(runs[method], runs["FedAvg"], words[score or "tail"])
+    if what == "each":
+        gaps = _gaps(runs[method], runs["FedAvg"], words[score or "tail"])
+        return ", ".join(units.NONE if gap is None else units.difference(gap, METRIC) for gap in gaps)
     if kind == "broke":
         return ", ".join(str(row["broke_round"]) for row in runs[method] if row["diverged"])
-    if kind == "jump":
-        results = column.results(kept)
-        assert results is not None
-        histories = results.histories(results.compared[0].name, method)
-        return f"{max(row['drift_mean'] for run in histories for row in run):,.0f}"
+    if what == "jump":
+        drifts = [row for run in histories(column.results(kept), method).values() for row in run]
+        most = max(drifts, key=lambda row: row["drift_mean"])
+        return str(most["round"]) if score else f"{most['drift_mean']:,.0f}"
+    if kind == "chance":
+        return f"{sum(map(column.at_chance, runs[method]))} of {len(runs[method])}"
     if kind == "diverged":
         return f"{sum(bool(row['diverged']) for row in runs[method])} of {len(runs[method])}"
-    assert kind == "paper", name
+    assert kind == "paper", kind
     return published(column, method)
 
 
@@ -61,6 +107,20 @@ def _found(method: str, runs: dict[str, list[Row]]) -> str:
     """The method that is meant: `strongest` is whoever is."""
     among = {"strongest": runs, "strongest-skipping": skipping(runs)}
     return (strongest(among[method]) or "none") if method in among else method
+
+
+def _gaps(runs: list[Row], base: list[Row], score: str) -> list[float | None]:
+    """What runs gain over FedAvg, seed by seed; None where one of the two diverged."""
+    known = {row["seed"]: row for row in base}
+    return [
+        None if row["diverged"] or known[row["seed"]]["diverged"] else row[score] - known[row["seed"]][score]
+        for row in runs
+    ]
+
+
+def _points(values: Iterable[float]) -> str:
+    found = list(values)
+    return f"{units.difference(min(found), METRIC)} to {units.difference(max(found), METRIC)}"
 
 
 def _range(values: Iterable[float], form: str) -> str:
@@ -115,6 +175,46 @@ def _jumps(kept: list[Results]) -> str:
     return "; ".join(said)
 
 
+def _travels(kept: list[Results], score: str) -> str:
+    """What the travelling model of Table I gains over those that stay at home."""
+    away, home = (
+        {row["seed"]: row[score] for row in columns()[f"table1/cifar10-{name}"].runs(kept)["FedAvg-unmerged"]}
+        for name in ("cross", "local")
+    )
+    return shown_gain(difference(away, home))
+
+
+def _travelled(_: list[Results]) -> str:
+    """The same in the paper."""
+    away, home = (
+        columns()[f"table1/cifar10-{name}"].published["FedAvg-unmerged"] for name in ("cross", "local")
+    )
+    assert away is not None
+    assert home is not None
+    return units.difference(away - home, METRIC)
+
+
+def _turns(kept: list[Results]) -> str:
+    """By how much the travelling model's accuracy changes from visit to visit: the median, in points."""
+    runs = histories(columns()["table1/cifar10-cross"].results(kept), "FedAvg-unmerged").values()
+    steps = [
+        abs(now["test_accuracy"] - before["test_accuracy"]) for run in runs for before, now in pairwise(run)
+    ]
+    return f"{100 * median(steps):.0f}"
+
+
+def _peers(busy: bool) -> str:
+    """How many times Flower's rounds per second, on the least busy machine, or on the others."""
+    found = sorted(lines(PEERS), key=lambda line: float(line["load"]))
+    ratios = [float(line["ratio"]) for line in found]
+    return _range(ratios[1:], ".0f") if busy else f"{ratios[0]:.0f}"
+
+
+ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
+    "audit": lambda name, _: audited(name),
+    "poison": poisoned,
+    "quick": lambda method, _: gained(method),
+}
 OWN: dict[str, Callable[[list[Results]], str]] = {
     "saved-3": lambda _: _saved(3),
     "saved-10": lambda _: _saved(10),
@@ -149,4 +249,11 @@ OWN: dict[str, Callable[[list[Results]], str]] = {
         kept, "table2/cifar10-iid", lambda run: 100 * run[1]["test_accuracy"], 0
     ),
     "scaffold-jumps": _jumps,
+    "centralised": lambda _: centralised(),
+    "travels-best": lambda kept: _travels(kept, "best"),
+    "travels-last": lambda kept: _travels(kept, "last"),
+    "travelled": _travelled,
+    "travel-turns": _turns,
+    "peers-idle": lambda _: _peers(busy=False),
+    "peers-busy": lambda _: _peers(busy=True),
 }

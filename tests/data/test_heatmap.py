@@ -1,6 +1,7 @@
 """How many samples of a class a client has."""
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from fedskip.data import heatmap
 from fedskip.data.partitions import Partition
@@ -10,3 +11,10 @@ def test_class_counts_by_hand():
     parts = Partition(np.array([0, 3, 1, 2, 4]), np.array([0, 2, 5]))
     counts = heatmap.class_counts(parts, np.array([0, 2, 2, 1, 0], np.uint8), classes=4)
     assert counts.tolist() == [[1, 1], [1, 0], [0, 2], [0, 0]]
+
+
+def test_colours_begin_at_0():
+    """So that 480 and 520 samples look alike, as they are."""
+    axes = Figure().add_subplot()
+    heatmap.paint(np.array([[480, 520]]), axes)
+    assert axes.images[0].get_clim() == (0, 520)

@@ -49,7 +49,8 @@ def refuse_other_suffix(path: Path) -> None:
 def paint(counts: np.ndarray, axes: Any) -> None:
     """Paint counts (C, N) into matplotlib's axes, with a scale beside them."""
     axes.set(xlabel="client", ylabel="class")
-    image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest")
+    # from 0, so that small differences between large numbers look small
+    image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
     axes.figure.colorbar(image, ax=axes, label="training samples")
     if counts.size <= MOST_NUMBERS:
         for (row, column), count in np.ndenumerate(counts):

@@ -1,0 +1,187 @@
+"""Tables behind the verdicts of claims.md, with intervals over seeds, and Table IV over all columns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+from rich.text import Text
+
+from fedskip.paper.beside import METRIC, SKIPPING, gain, published_gain
+from fedskip.paper.claims import uneven, uneven_sheet
+from fedskip.paper.columns import BASELINE, Column
+from fedskip.paper.pictures import fig1_columns
+from fedskip.paper.table4 import reached
+from fedskip.records.history import TAIL
+from fedskip.records.table import Table
+from fedskip.report import units
+from fedskip.report.results import Results, first_at
+from fedskip.report.sheet import Sheet
+from fedskip.report.statistics import Difference, difference
+
+FIXED = "FedSkip-5"  # the period of the headline: that of the first examples, not picked by results
+EARLY = (10, 20, 50)  # rounds
+Seeds = dict[int, float | None]
+
+
+def headline(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
+    """One period against FedAvg, by all three scores."""
+    rows = []
+    for column in columns:
+        runs = column.runs(kept)
+        if runs[BASELINE] and runs[FIXED]:
+            gains = [gain(runs[FIXED], runs[BASELINE], score) for score in ("best", "last", "mean_tail")]
+            cells = [str(len(runs[BASELINE])), *gains, published_gain(column, FIXED)]
+            rows.append([Text(column.name), *map(Text, cells)])
+    headers = ["column", "seeds", "gain in best", "in last", "in tail", "paper's gain"]
+    return Sheet(f"{FIXED} against {BASELINE}", headers, 1, rows)
+
+
+def fig1_sheet(kept: Sequence[Results]) -> Sheet:
+    """FedAvg's accuracy and drifts, by beta."""
+    sheet = uneven_sheet(fig1_columns(), kept)
+    names = {column.name: beta(column) for column in uneven(fig1_columns(), kept)}
+    rows = []
+    for name, row in zip(names, sheet.rows, strict=True):
+        rows.append([Text(row[0].plain.replace(name, names[name], 1)), *row[1:]])
+    return Sheet(sheet.title, ["β", *sheet.headers[1:]], sheet.names, rows, sheet.note)
+
+
+def uneven_gaps(kept: Sequence[Results]) -> Sheet:
+    """How FedAvg's accuracy and drifts at each beta differ from those of even data, paired by seed."""
+    *columns, even = uneven(fig1_columns(), kept)
+    keys = ("test_accuracy", "drift_mean", "drift_broadcast")
+    held = {column: column.results(kept) for column in (*columns, even)}
+    level = [tails(held[even], key) for key in keys]
+    rows = []
+    for column in columns:
+        found = [difference(tails(held[column], key), base) for key, base in zip(keys, level, strict=True)]
+        cells = [str(found[0].seeds), points(found[0]), *(plain(one, 1) for one in found[1:])]
+        rows.append([Text(beta(column)), *map(Text, cells)])
+    headers = ["β", "seeds", "accuracy, less IID's", "drift from the mean", "drift from the model sent out"]
+    return Sheet(f"{BASELINE} against IID, over the last {TAIL:.0%} of the rounds", headers, 1, rows)
+
+
+def early_gaps(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
+    """How far FedSkip is from FedAvg at the last merge up to some early rounds, paired by seed."""
+    rows = []
+    for column in columns:
+        held = column.results(kept)
+        base = histories(held, BASELINE)
+        for label in SKIPPING if base else ():
+            runs = histories(held, label)
+            period = int(label.partition("-")[2])
+            gaps = [
+                difference(
+                    {s: at(r, n, period) for s, r in runs.items()}, {s: at(r, n, 1) for s, r in base.items()}
+                )
+                for n in EARLY
+            ]
+            name = column.name if label == SKIPPING[0] else ""
+            rows.append([Text(name), Text(label), *(Text(points(gap)) for gap in gaps)])
+    headers = ["column", "method", *(f"round {rounds}" for rounds in EARLY)]
+    return Sheet(f"accuracy less {BASELINE}'s, in points", headers, 2, rows)
+
+
+def merge_gaps(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
+    """Merges until FedAvg's best, less those of the rival that needs the fewest, paired by seed."""
+    rows = []
+    for column in columns:
+        held = column.results(kept)
+        needed = {name: merges(held, name) for name in column.methods}
+        there = {
+            name: list(some.values()) for name, some in needed.items() if some and None not in some.values()
+        }
+        means = {name: fmean(n for n in some if n is not None) for name, some in there.items()}
+        rivals = {name: mean for name, mean in means.items() if name not in SKIPPING}
+        if not rivals:
+            continue
+        rival = min(rivals, key=rivals.__getitem__)
+        cells = [str(len(there[rival])), f"{rival} ({rivals[rival]:.0f})"]
+        for name in SKIPPING:
+            found = difference(needed[name], needed[rival])
+            cells.append(plain(found, 0) if name in there else units.NONE)
+        rows.append([Text(column.name), *map(Text, cells)])
+    return Sheet("merges", ["column", "seeds", "fewest of the others", *SKIPPING], 1, rows)
+
+
+def reach_table(columns: Mapping[str, Column], kept: Sequence[Results], score: str) -> Sheet:
+    """Table IV over all columns: merges / rounds / speed-up until FedAvg's best, or its last."""
+    found = {name: reached(column, kept, score) for name, column in columns.items()}
+    found = {name: table for name, table in found.items() if table}
+    methods = list(dict.fromkeys(method for name in found for method in columns[name].methods))
+    rows = []
+    for method in methods:
+        cells = []
+        for name, table in found.items():
+            known = [reach_cell(row) for row in table.where(method=method)]
+            cells += known or ["not run" if method in columns[name].methods else ""]
+        rows.append([Text(method), *map(Text, cells)])
+    return Sheet(f"to {BASELINE}'s {score}", ["method", *(columns[name].name for name in found)], 1, rows)
+
+
+def reach_cell(row: Mapping[str, float]) -> str:
+    """As the paper prints it; where some seeds do not get there, how many do."""
+    if row["reached"] < row["seeds"]:
+        return f"{row['reached']} of {row['seeds']} seeds"
+    return f"{row['merges']:.0f} / {row['rounds']:.0f} / {row['of_rounds'] / row['rounds']:.2f}×"
+
+
+def merges(held: Results | None, method: str) -> Seeds:
+    """Merges until FedAvg's best at the same seed; None where it is not reached."""
+    runs, found = histories(held, method), dict[int, float | None]()
+    for seed, base in histories(held, BASELINE).items():
+        first = first_at(runs.get(seed, ()), max(base.column("test_accuracy")))
+        found[seed] = first["merges"] if first else None
+    return found
+
+
+def histories(held: Results | None, method: str) -> dict[int, Table]:
+    """The histories of a method in a column, by seed; nothing where none were kept."""
+    if held is None or method not in held.labels():
+        return {}
+    return {run[0]["seed"]: run for run in held.histories(held.compared[0].name, method)}
+
+
+def tails(held: Results | None, key: str) -> Seeds:
+    """The mean of FedAvg's `key` over the last rounds, by seed."""
+    assert held is not None
+    rounds, found = held.compared[0].rounds, dict[int, float | None]()
+    for seed, run in histories(held, BASELINE).items():
+        known = [row[key] for row in run if row["round"] > (1 - TAIL) * rounds]
+        found[seed] = fmean(known) if known else None
+    return found
+
+
+def at(run: Table, rounds: int, period: int) -> float | None:
+    """The accuracy at the last merge up to a round; None where the run did not come so far."""
+    known = [row for row in run if row["round"] <= rounds]
+    over = not known or known[-1]["round"] + period <= rounds  # it broke, and made no further merge
+    return None if over else known[-1]["test_accuracy"]
+
+
+def beta(column: Column) -> str:
+    value = column.draft.keys["partition"].get("beta")
+    return "IID" if value is None else f"{value:g}"
+
+
+def points(found: Difference) -> str:
+    """In points of accuracy with Student's interval, and how many seeds where some have nothing to compare.
+
+    >>> points(Difference(2, -0.08, -0.1, -0.06, 0, 3, missing=1))
+    '-8.00 (-10.00 to -6.00), 2 of 3 seeds'
+    """
+    return _shown(found, lambda value: units.difference(value, METRIC))
+
+
+def plain(found: Difference, digits: int) -> str:
+    """The same for numbers as they are."""
+    return _shown(found, lambda value: f"{value:+.{digits}f}")
+
+
+def _shown(found: Difference, form: Callable[[float], str]) -> str:
+    if found.mean is None:
+        return units.NONE
+    said = form(found.mean)
+    if found.low is not None and found.high is not None:
+        said += f" ({form(found.low)} to {form(found.high)})"
+    total = found.seeds + found.missing
+    return f"{said}, {found.seeds} of {total} seeds" if found.missing else said

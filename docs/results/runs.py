@@ -1,0 +1,54 @@
+"""Where the numbers come from: `runs.csv` has a row for each folder of a study.
+
+To add a study: its folder here, with study.yaml, summary.csv and history.csv, a row in runs.csv, and
+`python docs/results/write.py`. A test compares the rows with what the folders say of themselves.
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedskip.paper.columns import settings
+from fedskip.report.results import Results
+
+HERE = Path(__file__).parent
+FILE = HERE / "runs.csv"
+HEADERS = {
+    "folder": "folder", "seeds": "seeds", "command": "command", "commit": "commit", "date": "date",
+    "device": "device", "minutes": "minutes", "note": "",
+}  # fmt: skip
+
+
+def rows() -> list[dict[str, str]]:
+    """A row for each folder, in the order of the page."""
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table() -> str:
+    """All rows, with links and with commands to copy."""
+    lines = ["| " + " | ".join(HEADERS.values()) + " |", "|" + " --- |" * len(HEADERS)]
+    for row in rows():
+        shown = row | {"folder": f"[{row['folder']}]({row['folder']})", "command": f"`{row['command']}`"}
+        lines.append("| " + " | ".join(shown[key] for key in HEADERS) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def sources(place: str, kept: Sequence[Results]) -> str:
+    """The folders that hold runs of a column, as links that say which seeds."""
+    known = {row["folder"]: row for row in rows()}
+    folders = dict.fromkeys(part.out.name for part in settings()[place].parts(kept))
+    mine = [row for name, row in known.items() if name in folders]
+    return ", ".join(f"[{seeds(row)}]({row['folder']})" for row in mine)
+
+
+def seeds(row: dict[str, str]) -> str:
+    """The seeds of a folder in words.
+
+    >>> seeds({"seeds": "0"}), seeds({"seeds": "1, 2"}), seeds({"seeds": "0, 1, 2"})
+    ('seed 0', 'seeds 1 and 2', 'seeds 0 to 2')
+    """
+    found = row["seeds"].split(", ")
+    if len(found) == 1:
+        return f"seed {found[0]}"
+    return f"seeds {found[0]} {'and' if len(found) == 2 else 'to'} {found[-1]}"
