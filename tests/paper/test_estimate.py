@@ -27,7 +27,7 @@ def test_work_is_counted_in_steps_of_clients(name: str, steps: int) -> None:
 
 def test_the_rule() -> None:
     column = settings()["table3/shakespeare"]
-    assert estimate(column) == START + client_steps(column) * 0.16 / 60_000
+    assert estimate(column) == START + client_steps(column) * 0.079 / 60_000
     assert estimate(settings()["table3/synthetic"]) is None, "a perceptron was never timed on an H200"
 
 
