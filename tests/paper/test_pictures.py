@@ -52,6 +52,17 @@ def test_figure_5_takes_runs_from_any_study(tmp_path: Path) -> None:
     assert (cells[3], cells[-1]) == ("not run", "40.00 (1 of 3 seeds)")
 
 
+def test_figure_5_leaves_lost_runs_out_of_its_line(tmp_path: Path) -> None:
+    """One at chance would move the mean, and its spread would hide all else; the point is hollow."""
+    study = of_cifar10(tmp_path, "fedavg, fedskip(period=3)", {"FedAvg": [0.6], "FedSkip-3": [0.7, 0.1]})
+    axes = fig5([study])
+    [box] = axes.containers
+    assert list(box.lines[0].get_ydata()) == pytest.approx([60.0, 70.0])
+    [hollow] = [line for line in axes.get_lines() if line.get_markerfacecolor() == "white"]
+    assert list(hollow.get_xdata()) == [3]
+    assert "1 of 2 at chance" in fig5_sheet([study]).rows[0][2].plain
+
+
 def test_figure_5_says_which_clients_are_small(tmp_path: Path) -> None:
     study = fed(tmp_path, 0.1)
     [setting] = study.settings

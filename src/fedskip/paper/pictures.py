@@ -14,6 +14,7 @@ from fedskip.paper.claims import Uneven, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column, settings
 from fedskip.paper.remarks import other, seeds
 from fedskip.records.history import TAIL
+from fedskip.records.table import Row
 from fedskip.report.canvas import finish, new_axes
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
@@ -64,24 +65,40 @@ def fig5_columns() -> list[Column]:
 
 def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
     """Accuracy against the period, a line for each setting."""
-    axes = new_axes()
+    axes, absent = new_axes(), []
     for number, column in enumerate(fig5_columns()):
-        runs = column.runs(studies)
-        points = {period: known(runs[_named(period)], score) for period in PERIODS}
-        points = {period: scores for period, scores in points.items() if scores}
-        if points:
-            axes.errorbar(
-                list(points), [100 * fmean(scores) for scores in points.values()],
-                yerr=[100 * _spread(scores) for scores in points.values()], color=f"C{number}",
-                marker="osD^vP"[number], capsize=3, linewidth=1.4, label=column.name,
-            )  # fmt: skip
-        else:
-            axes.plot([], [], " ", label=f"{column.name}: not run")
+        runs = {period: column.runs(studies)[_named(period)] for period in PERIODS}
+        trained = {period: [row for row in rows if not _lost(column, row)] for period, rows in runs.items()}
+        points = {period: known(rows, score) for period, rows in trained.items() if known(rows, score)}
+        if not points:
+            absent.append(column.name)
+            continue
+        middle = [100 * fmean(scores) for scores in points.values()]
+        spread = [100 * _spread(scores) for scores in points.values()]
+        color, marker = f"C{number}", "osD^vP"[number]
+        axes.errorbar(
+            list(points), middle, yerr=spread, color=color, marker=marker, capsize=3, linewidth=1.4,
+            label=column.name,
+        )  # fmt: skip
+        some = [at for at, period in enumerate(points) if len(trained[period]) < len(runs[period])]
+        axes.plot(
+            [list(points)[at] for at in some], [middle[at] for at in some], marker, color=color, mfc="white",
+            zorder=3,
+        )  # fmt: skip
+    for name in absent:
+        axes.plot([], [], " ", label=f"{name}: not run")
     axes.set_xticks(PERIODS)
     axes.set(xlabel="Δ, rounds from merge to merge", ylabel=f"{SHOWN.get(score, score)} test accuracy (%)")
     named = {column: [_named(period) for period in PERIODS] for column in fig5_columns()}
-    notes = [f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}", *_less(named, studies)]
+    notes = [
+        f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}",
+        "hollow: without runs that diverged or ended at chance", *_less(named, studies),
+    ]  # fmt: skip
     return finish(axes, "Accuracy against the period, CIFAR-10", notes)
+
+
+def _lost(column: Column, row: Row) -> bool:
+    return bool(row["diverged"]) or column.at_chance(row)
 
 
 def fig5_sheet(studies: Sequence[Results], score: str = "best") -> Sheet:
