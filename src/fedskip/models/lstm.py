@@ -123,12 +123,15 @@ class Unrolled(nn.Module):
         return self.get_parameter("weight_hh_l0").shape[1] <= WIDEST
 
     def try_kernels(self, device: torch.device) -> bool:
-        """Whether they run here and give what single steps give."""
-        from fedskip.models.recurrence import recurrence
+        """Whether they run here and give what single steps do; gradients need the most shared memory."""
+        from fedskip.models.recurrence import gradients, recurrence
 
         w = self.get_parameter("weight_hh_l0").detach().to(device, torch.float32)[None]
         gates, b = torch.ones(1, 1, 2, w.shape[1], device=device), torch.zeros(1, w.shape[1], device=device)
-        return torch.allclose(recurrence(gates, b, w)[0], forward_steps(gates, w)[0], rtol=0.01, atol=0.001)
+        h, c, active = recurrence(gates, b, w)
+        expected, *saved = forward_steps(gates, w)
+        pairs = [(h, expected), (gradients(h, w, h, c, active)[0], backward_steps(h, w, expected, *saved)[0])]
+        return all(torch.allclose(one, other, rtol=0.01, atol=0.001) for one, other in pairs)
 
 
 def in_tf32(x: Tensor) -> bool:
