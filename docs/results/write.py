@@ -28,7 +28,6 @@ from fedskip.paper.beside import gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet
 from fedskip.paper.clients import noted
 from fedskip.paper.columns import races, settings
-from fedskip.paper.compose import compose_sheet
 from fedskip.paper.diverged import diverged_sheet
 from fedskip.paper.overview import missing, sheet_of
 from fedskip.paper.pictures import fig1, fig5, fig5_sheet
@@ -72,7 +71,6 @@ def written(text: str, kept: list[Results]) -> str:
         "fig1": lambda: evidence.fig1_sheet(kept),
         "fig1:gaps": lambda: evidence.uneven_gaps(kept),
         "fig5": lambda: fig5_sheet(kept),
-        "compose": lambda: compose_sheet(kept),
         "diverged": lambda: diverged_sheet(kept, HERE / "diverged" / "diverged.csv"),
         "audit": audit.audit_sheet,
         "poison": lambda: poison.poison_sheet(kept),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fedskip.paper.columns import settings
 from fedskip.paper.compose import compose_sheet
 from fedskip.records.table import Table
 from fedskip.report.sheet import BEST
@@ -23,7 +24,10 @@ def test_gains_over_the_same_and_over_fedavg(tmp_path: Path) -> None:
         {"FedDyn+skip-5": [0.62, 0.74], "SCAFFOLD+skip-3": [0.9, 0.1]},
     )  # fmt: skip
     rows = [row | {"diverged": row["run"] == "a.SCAFFOLD+skip-3.s1"} for row in own.summary]
-    sheet = compose_sheet([table2, replace(own, summary=Table(own.summary.columns, rows))])
+    sheet = compose_sheet(
+        settings()["compose/cifar10-beta0.5"],
+        [table2, replace(own, summary=Table(own.summary.columns, rows))],
+    )
     found, method = {}, ""
     for row in sheet.rows:
         method = row[0].plain or method
@@ -45,7 +49,7 @@ def test_more_seeds_of_table_2_do_not_change_the_strongest(tmp_path: Path) -> No
         tmp_path, "fedavg, feddyn", {"FedAvg": [0.5] * 5, "FedDyn": [0.6, 0.6, 0.6, 0.9, 0.9]}
     )
     own = of_cifar10(tmp_path, "feddyn(period=5)", {"FedDyn+skip-5": [0.7] * 3})
-    sheet = compose_sheet([table2, own])
+    sheet = compose_sheet(settings()["compose/cifar10-beta0.5"], [table2, own])
     assert sheet.note == "The strongest is FedDyn+skip-5, over the 3 seeds that all have."
     [best] = [row for row in sheet.rows if row[2].style == BEST]
     assert best[2].plain == "70.00 ± 0.00 (3 of 5 seeds)"

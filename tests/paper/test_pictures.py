@@ -79,7 +79,11 @@ def test_a_score_reaches_all_pictures(tmp_path: Path) -> None:
         row |= {"best": 0.9, "mean_tail": 0.8, "last": 0.7}
     for score, accuracies in ((None, (80, 90, 80)), ("last", (70, 70, 70)), ("best", (90, 90, 90))):
         found = shown([one], score)
-        cells = (found["fig1"][0].rows[0][2], found["fig5"][0].rows[0][1], found["compose"][0].rows[0][2])
+        cells = (
+            found["fig1"][0].rows[0][2],
+            found["fig5"][0].rows[0][1],
+            found["compose/cifar10-beta0.5"][0].rows[0][2],
+        )
         assert [cell.plain[:5] for cell in cells] == [f"{value}.00" for value in accuracies]
     assert shown([one], "last")["fig1"][0].headers[2] == "last accuracy"
 

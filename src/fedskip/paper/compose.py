@@ -6,22 +6,21 @@ from dataclasses import replace
 from rich.text import Text
 
 from fedskip.paper.beside import cell, gain
-from fedskip.paper.columns import BASELINE, settings
+from fedskip.paper.columns import BASELINE, Column
 from fedskip.paper.strongest import shared_seeds, strongest
 from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST, Sheet
 
-COLUMN = "compose/cifar10-beta0.5"
+STUDY = "compose"
 
 
-def compose_sheet(studies: Sequence[Results], score: str = "mean_tail") -> Sheet:
+def compose_sheet(column: Column, studies: Sequence[Results], score: str = "mean_tail") -> Sheet:
     """Methods by period: accuracy, and gains over the same without skipping and over FedAvg, paired by seed.
 
-    Runs without skipping may come from Table II, whose setting it is.
+    Runs without skipping may come from Tables II and III, whose settings these are.
     """
-    column = settings()[COLUMN]
     runs, names = column.runs(studies), {method: name for name, method in column.methods.items()}
     rows, best = [], strongest(runs, score)
     of = column.seeds(runs)
@@ -33,7 +32,7 @@ def compose_sheet(studies: Sequence[Results], score: str = "mean_tail") -> Sheet
         names_row = [Text(plain if name == plain else ""), Text(str(method.period))]
         rows.append([*names_row, Text(cells[0], BEST if name == best else ""), *map(Text, cells[1:])])
     headers = ["method", "Δ", "accuracy", "gain over the same without skipping", f"gain over {BASELINE}"]
-    return Sheet(COLUMN, headers, 2, rows, _note(runs, best, score))
+    return Sheet(f"{column.table}/{column.name}", headers, 2, rows, _note(runs, best, score))
 
 
 def _note(runs: Mapping[str, Sequence[Row]], best: str | None, score: str) -> str:

@@ -8,12 +8,11 @@ from rich.text import Text
 
 from fedskip.data import cache, catalogue
 from fedskip.input.errors import InputError
-from fedskip.paper import tune
+from fedskip.paper import compose, tune
 from fedskip.paper.beside import column_sheet, table_sheet
 from fedskip.paper.columns import TABLES, Column, columns, settings
 from fedskip.paper.estimate import DEVICE, time
 from fedskip.paper.remarks import length, precision, seeds
-from fedskip.paper.tune import tune_sheet
 from fedskip.report import units
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
@@ -102,7 +101,8 @@ def others(studies: Sequence[Results]) -> list[Sheet]:
 
 def sheet_of(column: Column, studies: Sequence[Results]) -> Sheet:
     """A setting in full."""
-    return (tune_sheet if column.table == tune.STUDY else column_sheet)(column, list(studies))
+    own = {compose.STUDY: compose.compose_sheet, tune.STUDY: tune.tune_sheet}
+    return own.get(column.table, column_sheet)(column, list(studies))
 
 
 def strangers(studies: Sequence[Results]) -> list[Path]:

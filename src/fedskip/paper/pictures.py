@@ -132,9 +132,10 @@ def shown(studies: Sequence[Results], score: str | None = None) -> dict[str, tup
         "fig5": (fig5_sheet(studies, best), lambda: fig5(studies, best)),
     }
     found = {name: parts for name, parts in found.items() if parts[0].rows}
-    composed = settings()[compose.COLUMN].runs(studies)
-    if any(rows for name, rows in composed.items() if "+skip" in name):
-        found["compose"] = (compose.compose_sheet(studies, tail), None)
+    for name, column in settings().items():
+        runs = column.runs(studies) if column.table == compose.STUDY else {}
+        if any(rows for method, rows in runs.items() if "+skip" in method):
+            found[name] = (compose.compose_sheet(column, studies, tail), None)
     return found
 
 
