@@ -285,9 +285,9 @@ def test_convolution_kernels(
 @pytest.mark.parametrize("size", [1.0, 1e-9])
 @pytest.mark.parametrize(("batch", "steps", "units"), [(64, 80, 100), (5, 3, 17), (16, 1, 128)])
 def test_recurrence_kernels(batch: int, steps: int, units: int, size: float) -> None:
-    """Two LSTM layers under vmap, beside single steps in float64; also where gradients are tiny.
+    """A layer of two models under vmap, beside single steps in float64; also where gradients are tiny.
 
-    The error is that of products in tf32: of single steps, which have the same but for odd sizes.
+    Its error is that of products in tf32, which cuBLAS has in single steps unless their sizes are odd.
     """
     from fedskip.models.lstm import Recurrence
     from fedskip.models.recurrence import Fused

@@ -6,9 +6,9 @@ from statistics import fmean
 from rich.text import Text
 
 from fedskip.paper.beside import METRIC, SKIPPING, gain, published_gain
-from fedskip.paper.claims import uneven, uneven_sheet
+from fedskip.paper.claims import EARLY, at, fewest, tail, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column
-from fedskip.paper.pictures import fig1_columns
+from fedskip.paper.pictures import beta, fig1_columns
 from fedskip.paper.table4 import reached
 from fedskip.records.history import TAIL
 from fedskip.records.table import Table
@@ -18,7 +18,6 @@ from fedskip.report.sheet import Sheet
 from fedskip.report.statistics import Difference, difference
 
 FIXED = "FedSkip-5"  # the period of the headline: that of the first examples, not picked by results
-EARLY = (10, 20, 50)  # rounds
 Seeds = dict[int, float | None]
 
 
@@ -48,6 +47,7 @@ def fig1_sheet(kept: Sequence[Results]) -> Sheet:
 def uneven_gaps(kept: Sequence[Results]) -> Sheet:
     """How FedAvg's accuracy and drifts at each beta differ from those of even data, paired by seed."""
     *columns, even = uneven(fig1_columns(), kept)
+    assert beta(even) == "IID"
     keys = ("test_accuracy", "drift_mean", "drift_broadcast")
     held = {column: column.results(kept) for column in (*columns, even)}
     level = [tails(held[even], key) for key in keys]
@@ -65,16 +65,8 @@ def early_gaps(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
     rows = []
     for column in columns:
         held = column.results(kept)
-        base = histories(held, BASELINE)
-        for label in SKIPPING if base else ():
-            runs = histories(held, label)
-            period = int(label.partition("-")[2])
-            gaps = [
-                difference(
-                    {s: at(r, n, period) for s, r in runs.items()}, {s: at(r, n, 1) for s, r in base.items()}
-                )
-                for n in EARLY
-            ]
+        for label in SKIPPING if histories(held, BASELINE) else ():
+            gaps = [difference(early(held, label, n), early(held, BASELINE, n)) for n in EARLY]
             name = column.name if label == SKIPPING[0] else ""
             rows.append([Text(name), Text(label), *(Text(points(gap)) for gap in gaps)])
     headers = ["column", "method", *(f"round {rounds}" for rounds in EARLY)]
@@ -91,16 +83,15 @@ def merge_gaps(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
             name: list(some.values()) for name, some in needed.items() if some and None not in some.values()
         }
         means = {name: fmean(n for n in some if n is not None) for name, some in there.items()}
-        rivals = {name: mean for name, mean in means.items() if name not in SKIPPING}
-        if not rivals:
+        rival = fewest({name: mean for name, mean in means.items() if name not in SKIPPING})
+        if rival is None:
             continue
-        rival = min(rivals, key=rivals.__getitem__)
-        cells = [str(len(there[rival])), f"{rival} ({rivals[rival]:.0f})"]
+        cells = [str(len(there[rival])), f"{rival} ({means[rival]:.0f})"]
         for name in SKIPPING:
             found = difference(needed[name], needed[rival])
             cells.append(plain(found, 0) if name in there else units.NONE)
         rows.append([Text(column.name), *map(Text, cells)])
-    return Sheet("merges", ["column", "seeds", "fewest of the others", *SKIPPING], 1, rows)
+    return Sheet("merges", ["column", "seeds", "fewest without skipping", *SKIPPING], 1, rows)
 
 
 def reach_table(columns: Mapping[str, Column], kept: Sequence[Results], score: str) -> Sheet:
@@ -121,7 +112,8 @@ def reach_table(columns: Mapping[str, Column], kept: Sequence[Results], score: s
 def reach_cell(row: Mapping[str, float]) -> str:
     """As the paper prints it; where some seeds do not get there, how many do."""
     if row["reached"] < row["seeds"]:
-        return f"{row['reached']} of {row['seeds']} seeds"
+        lost = f", {row['diverged']} diverged" if row["diverged"] else ""
+        return f"{row['reached']} of {row['seeds']} seeds{lost}"
     return f"{row['merges']:.0f} / {row['rounds']:.0f} / {row['of_rounds'] / row['rounds']:.2f}×"
 
 
@@ -144,23 +136,15 @@ def histories(held: Results | None, method: str) -> dict[int, Table]:
 def tails(held: Results | None, key: str) -> Seeds:
     """The mean of FedAvg's `key` over the last rounds, by seed."""
     assert held is not None
-    rounds, found = held.compared[0].rounds, dict[int, float | None]()
-    for seed, run in histories(held, BASELINE).items():
-        known = [row[key] for row in run if row["round"] > (1 - TAIL) * rounds]
-        found[seed] = fmean(known) if known else None
-    return found
+    rounds = held.compared[0].rounds
+    return {seed: tail(run, key, rounds) for seed, run in histories(held, BASELINE).items()}
 
 
-def at(run: Table, rounds: int, period: int) -> float | None:
-    """The accuracy at the last merge up to a round; None where the run did not come so far."""
-    known = [row for row in run if row["round"] <= rounds]
-    over = not known or known[-1]["round"] + period <= rounds  # it broke, and made no further merge
-    return None if over else known[-1]["test_accuracy"]
-
-
-def beta(column: Column) -> str:
-    value = column.draft.keys["partition"].get("beta")
-    return "IID" if value is None else f"{value:g}"
+def early(held: Results | None, method: str, rounds: int) -> Seeds:
+    """The accuracy at the last merge up to a round, by seed; None where a run did not come so far."""
+    assert held is not None
+    runs = {run["seed"]: run for run in held.summary.where(method=method)}
+    return {seed: at(runs[seed], some, rounds) for seed, some in histories(held, method).items()}
 
 
 def points(found: Difference) -> str:

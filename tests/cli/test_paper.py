@@ -27,10 +27,11 @@ def test_the_list(tmp_path, monkeypatch):
 def test_status(quickstart, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown, _ = call("paper", "status", quickstart[0])
-    assert code == 0
-    assert "table3, best test accuracy in %" in shown
-    assert "94.12" in shown
+    assert (code, "table3" in shown) == (0, False), "of folders that are named only what they hold is shown"
     assert f"{quickstart[0]} holds no run of the paper's settings." in " ".join(shown.split())
+    assert "`fedskip paper` lists all" in " ".join(shown.split())
+    code, shown, _ = call("paper", "status")
+    assert (code, "table3, best test accuracy in %" in shown, "94.12" in shown) == (0, True, True)
     code, _, said = call("paper", "status", "--score", "bets")
     assert (code, said) == (2, "error: --score is not known, got 'bets'. Did you mean 'best'?\n")
 
@@ -74,9 +75,10 @@ def test_a_column_ends_beside_the_papers_numbers(tmp_path):
     code, shown, _ = call("run", "table3/synthetic", *few, "--out", tmp_path / "s")
     assert code == 0
     assert "reduced: 1 of 1,000 rounds, 1 of 3 seeds" in " ".join(shown.split())
-    below = shown.partition(str(tmp_path / "s"))[2].partition("table3/synthetic")[2]
+    assert shown.rstrip().endswith(str(tmp_path / "s")), "the folder comes last"
+    below = shown.partition("table3/synthetic")[2]
     [line] = [line.split() for line in below.splitlines() if line.split()[:1] == ["FedAvg"]]
-    assert line[4:] == ["1", "of", "3", "1", "of", "1000", "rounds", "94.12"]
+    assert line[4:] == ["1", "of", "3", "1", "of", "1,000", "rounds", "94.12"]
     code, shown, _ = call("run", "table3/synthetic", *few, "--set", "cohort=5", "--out", tmp_path / "t")
     assert (code, "94.12" in shown) == (0, False), "that is not the paper's setting"
 
@@ -101,7 +103,6 @@ def test_the_costs_of_some_models(tmp_path, monkeypatch):
     [
         ("tabel2", "table2"), ("thoerem1", "theorem1"), ("complexety", "complexity"), ("tabel4", "table4"),
         ("tables2/cifar10-beta0.5", "table2/cifar10-beta0.5"), ("table2/", "table2"),
-        ("femnist", "table3/femnist"),
     ],
 )  # fmt: skip
 def test_a_name_that_does_not_exist_suggests_the_nearest(name, meant):
@@ -132,3 +133,9 @@ def test_one_setting_of_a_study_is_shown_as_a_study(tmp_path):
     (tmp_path / "mine.yaml").write_text(shown)
     spec = build(load_yaml(tmp_path / "mine.yaml"))
     assert spec.settings == build(bundled.load("table2/cifar10-beta1")).settings
+
+
+def test_a_data_set_is_no_study():
+    code, _, said = call("run", "femnist")
+    fix = "Run one of table3/femnist; or any study with --set data.name=femnist."
+    assert (code, said) == (2, f"error: study is a data set, and no study, got 'femnist'. {fix}\n")

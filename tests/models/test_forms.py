@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedskip.models import build
+from fedskip.models.forms import in_single_steps, own_kernels
+from fedskip.models.lstm import Unrolled
+from fedskip.models.patches import PatchConv2d
 
 THIN = {"width": 4, "blocks": (1, 2), "head": False}  # a ResNet of some 5,000 parameters
 
@@ -78,3 +82,38 @@ def test_stacked_equals_one_by_one(name: str, options: dict[str, object], traini
             assert torch.equal(after[n][k], buffers[n][k]) != training
     assert all(torch.equal(buffers[n], untouched[n]) for n in buffers)
     assert bool(buffers) == (name == "resnet50")
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "outcome", "said"),
+    [
+        ("cnn", "fp32", True, ""),
+        ("lstm", "tf32", True, ""),
+        ("lstm", "fp32", None, ""),  # nothing to try
+        ("perceptron", "tf32", None, ""),
+        ("cnn", "bf16", None, ""),
+        ("lstm", "tf32", False, "wrong numbers for Unrolled"),
+        ("cnn", "tf32", RuntimeError("no compiler\nat all"), "no compiler"),
+    ],
+)
+def test_own_kernels_are_tried_before_they_are_used(
+    name: str, precision: str, outcome: Any, said: str, monkeypatch: Any, caplog: Any
+) -> None:
+    """Where they fail, or give other numbers, they are left alone, with a word why."""
+
+    def tried(part: nn.Module, device: torch.device) -> bool:
+        assert outcome is not None, "nobody asks"
+        if isinstance(outcome, Exception):
+            raise outcome
+        return bool(outcome)
+
+    for kind in (PatchConv2d, Unrolled):
+        monkeypatch.setattr(kind, "try_kernels", tried)
+    assert own_kernels(build(name), precision, torch.device("cpu")) == (outcome is True)
+    assert [record.message.endswith(said) for record in caplog.records] == [True] * bool(said)
+
+
+def test_wide_layers_have_no_kernels() -> None:
+    for hidden, single in ((128, False), (129, True)):
+        assert in_single_steps(build("lstm", hidden=hidden), "tf32", kernels=True) == single
+    assert not in_single_steps(build("cnn"), "tf32", kernels=False)

@@ -42,7 +42,7 @@ def test_a_column(tmp_path: Path) -> None:
     gain = "+3.00 (-9.71 to +15.71)"
     assert rows["FedSkip-3"] == [*["58.00 ± 8.49"] * 3, "2 of 3", "", "", "94.81", gain, gain, "+0.69"]
     assert rows["SCAFFOLD"][3:] == ["2 of 3", "1 of 2 diverged", "", "*", "–", "–", ""]
-    assert rows["MOON"][5] == "300 of 1000 rounds"
+    assert rows["MOON"][5] == "300 of 1,000 rounds"
     assert rows["FedDyn"][:4] == ["not run", "", "", ""]
 
 
@@ -93,7 +93,7 @@ def test_what_makes_a_column_other_than_the_papers_is_said(tmp_path: Path) -> No
 def test_rounds_from_the_fewest_to_the_most() -> None:
     column = columns()["table3/synthetic"]
     runs = [{"rounds": rounds, "diverged": rounds == 5} for rounds in (9, 99, 1000, 5)]
-    assert length(column, runs) == "9 to 99 of 1000 rounds"
+    assert length(column, runs) == "9 to 99 of 1,000 rounds"
 
 
 def test_a_table_says_what_is_missing_short_or_lost(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_table_says_what_is_missing_short_or_lost(tmp_path: Path) -> None:
         "50.98",
     ]
     assert rows["SCAFFOLD"][0].plain == "70.00 (2 of 3 seeds, 1 of 2 diverged)"
-    assert rows["MOON"][0].plain == "40.00 ± 0.00 (2 of 3 seeds, 300 of 1000 rounds)"
+    assert rows["MOON"][0].plain == "40.00 ± 0.00 (2 of 3 seeds, 300 of 1,000 rounds)"
     assert [cell.plain for cell in rows["MOON"][2:]] == ["", "*"], "the paper has none there, and so have we"
     assert rows["SCAFFOLD"][0].style == BEST
 
@@ -143,9 +143,9 @@ def test_longer_runs_without_a_history_say_so(tmp_path: Path) -> None:
         row["rounds"] = 1500
     column = columns()["table3/synthetic"]
     [row] = gains_sheet([column], [results]).rows
-    assert row[0].plain == "synthetic (1500 rounds, not 1000)"
+    assert row[0].plain == "synthetic (1,500 rounds, not 1,000)"
     cells = {row[0].plain: row[1].plain for row in table_sheet("table3", [column], [results]).rows}
-    assert cells["FedAvg"] == "55.00 ± 7.07 (2 of 3 seeds, 1500 rounds, not 1000)"
+    assert cells["FedAvg"] == "55.00 ± 7.07 (2 of 3 seeds, 1,500 rounds, not 1,000)"
 
 
 def test_gains_as_a_picture(tmp_path: Path) -> None:

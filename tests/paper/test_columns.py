@@ -80,6 +80,17 @@ def test_of_two_runs_with_one_seed_the_longest_counts(tmp_path: Path, column: Co
         assert [row["last"] for row in column.runs(studies)["FedAvg"]] == [0.6]
 
 
+def test_of_two_equal_runs_that_beside_most_of_the_columns_methods_counts(
+    tmp_path: Path, column: Column
+) -> None:
+    alone = kept(tmp_path, run("FedAvg", 0, 0.4) | {"rounds": 1000}, methods=["fedavg"])
+    rows = [run(name, 0, 0.5) | {"rounds": 1000} for name in ("FedAvg", "MOON")]
+    beside = kept(tmp_path, *rows, methods=["fedavg", "moon"])
+    for order in ([alone, beside], [beside, alone]):
+        [found] = column.runs(order)["FedAvg"]
+        assert found["best"] == 0.5
+
+
 def test_a_run_that_went_on_counts_with_the_columns_rounds(tmp_path: Path, column: Column) -> None:
     """Without a history nobody knows how it stood then: one of the right length is better."""
     rows = curve("FedAvg", 0, {500: 0.3, 1000: 0.5, 1500: 0.9})

@@ -49,7 +49,7 @@ def test_what_was_not_run_or_not_to_its_end(tmp_path: Path) -> None:
     assert rows["fig1/beta0.1"] == ["1 of 3 × 200", "all methods at seed 2", "about 2 min"]
     runs, which, time = rows["fig5/p10-beta0.1"]
     assert (runs, time) == ("18 of 21 × 200", "about 10 min")
-    others = ", ".join(f"FedSkip-{period}" for period in (5, 7, 10, 15, 20))
+    others = "; ".join(f"FedSkip-{period}" for period in (5, 7, 10, 15, 20))
     assert which == f"FedAvg at seed 2; FedSkip-3 at seeds 1 and 2; {others}"
     assert rows["fig5/p50-beta0.1"] == ["21 × 800", "all", "about 9 min"]
 

@@ -112,10 +112,14 @@ def test_runs_that_diverged_are_counted_and_have_no_speed_up(tmp_path: Path) -> 
         row[0].plain: [c.plain for c in row[1:]]
         for row in target_sheet("table3/femnist", [*studies, better]).rows
     }
-    assert rows["FedSkip-3"][:2] == ["1 of 3 by round 200, 1 diverged", "4"]
+    assert rows["FedSkip-3"][:2] == ["1 of 3 by round 200, 1 diverged before", "4"]
     assert [rows[name][4] for name in ("FedAvg", "FedSkip-3", "MOON")] == ["50.00×", "–", "–"]
     found = {row["method"]: row for row in reached(column, [*studies, better])}
     assert (found["FedSkip-3"]["diverged"], found["FedSkip-3"]["until"]) == (1, 200)
+    for row in better.summary.where(method="FedSkip-3"):
+        row["diverged"] = True
+    [late] = reached(column, [*studies, better]).where(method="FedSkip-3")
+    assert (late["reached"], late["diverged"]) == (1, 1), "it was there before it diverged"
 
 
 def test_the_papers_numbers_stand_beside() -> None:

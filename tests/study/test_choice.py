@@ -61,9 +61,10 @@ def test_the_models_here_are_trained_as_their_benchmarks_say(name: str) -> None:
     assert choose(module, "cpu", MANY).engine == cpu
     assert choose(module, "cuda", MANY).engine == cuda
     assert (streams_of(module, "cpu"), streams_of(module, "cuda")) == (0, streams)
-    assert compiles(module, "cpu", kernels=False)
-    assert compiles(module, "cuda", kernels=False) == (name != "lstm")
-    assert compiles(module, "cuda", kernels=True)
+    assert compiles(module, "cpu", "fp32", kernels=False)
+    assert compiles(module, "cuda", "tf32", kernels=False) == (name != "lstm")
+    assert compiles(module, "cuda", "tf32", kernels=True)
+    assert compiles(module, "cuda", "fp32", kernels=True) == (name != "lstm"), "they are for tf32"
 
 
 def test_a_module_goes_by_its_layers_and_not_by_its_name() -> None:

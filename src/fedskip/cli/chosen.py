@@ -33,13 +33,18 @@ def chosen(study: str | None, over: Tree, scale: float | None = None) -> Tree:
 
 def refuse_unknown(study: str) -> None:
     """Refuse a name that is none, with the nearest of all that can be run."""
-    from fedskip.paper.columns import settings
+    from fedskip.data.catalogue import CATALOGUE
+    from fedskip.paper.columns import columns, settings
     from fedskip.paper.computed import COMPUTED
 
     name, inner = study.partition("/")[::2]
     known = study in bundled.names() or (inner and name in bundled.names())
     if known or Path(study).exists() or Path(study).suffix in (".yaml", ".yml"):
         return
+    if study in CATALOGUE:
+        tables = [name for name in columns() if columns()[name].draft.keys["data"]["name"] == study]
+        fix = f"run one of {', '.join(tables)}; or any study with --set data.name={study}"
+        raise InputError("study", "is a data set, and no study", study, fix)
     names = [*bundled.names(), *COMPUTED]
     near = nearest(study, [*names, *settings()], 0.7 if inner else 0.5)
     if near or not inner:  # else it may be meant as a path

@@ -83,15 +83,20 @@ def status(
     for name in names:
         if figures is not None:
             refuse_existing("--figures", figures / f"{name}.svg", force)
-    for sheet in tables(studies, score or "best"):
+    whole = not outs  # else a table or two of what was named would drown in what was not
+    for sheet in tables(studies, score or "best", whole):
         screen.print(sheet)
-    for part in table4(studies, None):
+    for part in table4(studies, None, whole):
         screen.print(part)
     picture(names, studies, figures, score)
     for sheet in others(studies):
         noted(sheet)
     for out in strangers(studies):
         screen.print(f"{out} holds no run of the paper's settings.", soft_wrap=True)
+    if not whole:
+        screen.print(
+            "Left out: what has no runs in these folders. `fedskip paper` lists all that can be run."
+        )
 
 
 def noted(sheet: Sheet) -> None:

@@ -1,7 +1,7 @@
 """A study on the terminal: its progress, its table, and how to go on if it stops."""
 
 import os.path
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import typer
@@ -22,12 +22,15 @@ from fedskip.study.workers import ProcessEnded
 LESS = "a new study needs less with --set rows=N (models side by side), processes=1 or a smaller local.batch"
 
 
-def close(results: Results) -> None:
+def close(results: Results, *more: Callable[[], None]) -> None:
+    """The last words on a study; `more`: what is shown before its folder."""
     to = console()
     to.print(closing(results))
     wanted = any("target" in setting.keys for setting in results.compared)
     for line in [*sweep.in_words(results), *verdict(results), *(reach.in_words(results) if wanted else ())]:
         to.print(line)
+    for show in more:
+        show()
     to.print(f"\n{results.out}", soft_wrap=True)
 
 

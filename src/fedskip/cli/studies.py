@@ -101,10 +101,9 @@ def run(
     new = Study(folder(out), spec=narrowed(spec, only) if only else spec)
     with resumable(new, grace):
         results = new.run(progress=True, anyway=anyway, trackers=trackers)
-    close(results)
     table = (study or "").partition("/")[0]
-    beside(table, results)
-    picture([table], [results], results.out / "figures")
+    figures = results.out / "figures"
+    close(results, lambda: beside(table, results), lambda: picture([table], [results], figures))
 
 
 def _refuse_trained(study: str | None, given: dict[str, Any]) -> None:

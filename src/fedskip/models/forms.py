@@ -3,11 +3,12 @@
 import copy
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, said
 from fedskip.models.batchnorm import batch_statistics
 from fedskip.models.dense import as_tall
 from fedskip.models.layers import is_dense
@@ -49,11 +50,21 @@ def own_kernels(template: nn.Module, precision: str, device: torch.device) -> bo
     parts = [part for part in form.modules() if isinstance(part, PatchConv2d | Unrolled) and part.kernels]
     parts = [part for part in parts if precision in part.precisions]
     try:
-        with torch.cuda.device(device):
-            return bool(parts) and all(part.try_kernels(device) for part in parts)
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            wrong = [type(part).__name__ for part in parts if not part.try_kernels(device)]
+        trouble = f"wrong numbers for {wrong[0]}" if wrong else ""
     except Exception as error:  # there are many ways in which a compiler may not work
-        log.warning("kernels of our own do not work here, so steps take twice as long: %s", error)
-        return False
+        trouble = said(error)
+    if trouble:
+        log.warning("kernels of our own do not work here, so steps take twice as long: %s", trouble)
+    return bool(parts) and not trouble
+
+
+def in_single_steps(template: nn.Module, precision: str, kernels: bool) -> bool:
+    """Whether a module has recurrent layers whose time steps are taken one by one."""
+    form = functional(template, kernels=kernels)
+    layers = [part for part in form.modules() if isinstance(part, Unrolled)]
+    return any(not part.kernels or precision not in part.precisions for part in layers)
 
 
 class WithFeatures(nn.Module):

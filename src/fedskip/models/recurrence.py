@@ -6,7 +6,8 @@ recurrent weights in shared memory, and the next step's gates are fetched while 
 
 The weights fit there as half floats, which have tf32's ten bits of mantissa; sums are float32. Half floats
 have fewer exponents: h and weights do not need more, and what flows back is scaled, sample by sample, by a
-power of two, which costs no bits. All sums have a fixed order, so bits repeat.
+power of two, so that only what is tiny beside the largest loses bits. All sums have a fixed order, so bits
+repeat.
 
 Shapes: gates (n, B, T, 4H) are the input's part, b (n, 4H), w (n, 4H, H); h and c (n, B, T, H) of all steps;
 `active` (n, B, T, 4H) are the gates after their activations, in torch's order: input, forget, cell, output.

@@ -28,6 +28,15 @@ WIDEST = 10.0  # points of a picture to each side
 SHOWN = {"best": "best", "last": "last", "mean_tail": "tail"}
 
 
+def named(score: str) -> str:
+    """A score as tables call it.
+
+    >>> named("mean_tail"), named("best_val")
+    ('tail', 'best_val')
+    """
+    return SHOWN.get(score, score)
+
+
 def column_sheet(column: Column, studies: list[Results]) -> Sheet:
     """A column in full: our scores, the paper's, and the gains over FedAvg, paired by seed."""
     runs = column.runs(studies)
@@ -59,7 +68,8 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
 def _note(column: Column, studies: Sequence[Results]) -> str:
     """What makes a column less than the paper's, or other, and its clients that fill no batch."""
     said = [f"{words[0].upper()}{words[1:]}." for words in column.marks]
-    if small := short(column, studies):
+    small = short(column, studies)
+    if small and not small.startswith("0 of "):
         batch = column.draft.keys["local"]["batch"]
         said.append(f"{small} clients fill no batch of {batch}, and train in one short batch.")
     return " ".join(said)
@@ -81,7 +91,7 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
             ahead = name in means and means[name] == best and len(means) > 1
             rows[name] += [Text(text, BEST if ahead else ""), Text(published(column, name))]
         small += [Text(short(column, studies)), Text("")]
-    title = f"{table}, {SHOWN.get(score, score)} test accuracy in %"
+    title = f"{table}, {named(score)} test accuracy in %"
     return Sheet(title, headers, 1, [*rows.values(), *[small] * any(cell.plain for cell in small[1:])])
 
 

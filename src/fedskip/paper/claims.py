@@ -6,7 +6,7 @@ from statistics import fmean
 
 from rich.text import Text
 
-from fedskip.paper.beside import METRIC, SHOWN, SKIPPING, shown_gain
+from fedskip.paper.beside import METRIC, SKIPPING, named, shown_gain
 from fedskip.paper.columns import BASELINE, Column
 from fedskip.paper.remarks import labelled, seeds
 from fedskip.records.history import TAIL
@@ -51,9 +51,7 @@ def uneven(
         about = results.compared[0]
         scores = results.scores(about.name, BASELINE, score).values()
         runs = results.histories(about.name, BASELINE)
-        drifts = (
-            [_tail(run, key, about.rounds) for run in runs] for key in ("drift_mean", "drift_broadcast")
-        )
+        drifts = ([tail(run, key, about.rounds) for run in runs] for key in ("drift_mean", "drift_broadcast"))
         mean, broadcast = ([drift for drift in each if drift is not None] for each in drifts)
         found[column] = Uneven(len(runs), [s for s in scores if s is not None], mean, broadcast)
     return found
@@ -68,9 +66,9 @@ def uneven_sheet(columns: Sequence[Column], studies: Sequence[Results], score: s
         counted = seeds([seen.seeds], column.seeds(runs))
         cells = [counted, units.scores(seen.accuracy, METRIC), *drifts]
         rows.append([Text(labelled(column, runs[BASELINE])), *map(Text, cells)])
-    accuracy = "accuracy" if score == "mean_tail" else f"{SHOWN.get(score, score)} accuracy"
-    headers = ["column", "seeds", accuracy, "drift from the mean", "drift from the model sent out"]
-    return Sheet(f"{BASELINE}, over the last {TAIL:.0%} of the rounds", headers, 1, rows)
+    headers = ["column", "seeds", f"{named(score)} accuracy"]
+    headers += ["drift from the mean", "drift from the model sent out"]
+    return Sheet(f"{BASELINE}, drift over the last {TAIL:.0%} of the rounds", headers, 1, rows)
 
 
 def reach_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
@@ -79,20 +77,19 @@ def reach_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
     for column, results in _held(columns, studies).items():
         found = results.to_target(BASELINE)
         there = {row["method"]: row for row in found if row["reached"] == row["seeds"] > 0}
-        fewest = min(there, key=lambda name: there[name]["merges"], default=units.NONE)
-        cells = [
-            f"{there[name]['merges']:.0f}" if name in there else units.NONE for name in (BASELINE, *SKIPPING)
-        ]
-        others = [
-            f"{row['merges']:.0f} ({name})"
-            for name, row in there.items()
-            if name not in (BASELINE, *SKIPPING)
-        ]
-        others.sort(key=lambda text: int(text.partition(" ")[0]))
-        cells += [others[0] if others else units.NONE, fewest]
+        merges = {name: row["merges"] for name, row in there.items()}
+        cells = [f"{merges[name]:.0f}" if name in merges else units.NONE for name in (BASELINE, *SKIPPING)]
+        rival = fewest({name: some for name, some in merges.items() if name not in SKIPPING})
+        cells.append(f"{merges[rival]:.0f} ({rival})" if rival else units.NONE)
+        cells.append(fewest(merges) or units.NONE)
         rows.append([Text(labelled(column, results.summary)), *map(Text, cells)])
-    headers = ["column", BASELINE, *SKIPPING, "fewest of the others", "fewest of all"]
+    headers = ["column", BASELINE, *SKIPPING, "fewest without skipping", "fewest of all"]
     return Sheet("merges until FedAvg's best", headers, 1, rows)
+
+
+def fewest(merges: Mapping[str, float]) -> str | None:
+    """The method that needs the fewest merges; None where none gets there."""
+    return min(merges, key=merges.__getitem__, default=None)
 
 
 def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
@@ -103,7 +100,7 @@ def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
         name = about.name
         for label in (BASELINE, *SKIPPING):
             runs = {run[0]["seed"]: run for run in results.histories(name, label)}
-            known = {seed: _tail(run, "slot_accuracy", about.rounds) for seed, run in runs.items()}
+            known = {seed: tail(run, "slot_accuracy", about.rounds) for seed, run in runs.items()}
             if not known:
                 continue
             base = base or dict(known)
@@ -131,7 +128,7 @@ def _early(results: Results, label: str, rounds: int) -> str:
     broken = sum(bool(row["diverged"]) for row in runs if _came(row) < rounds)
     counts = {"diverged": broken, "shorter": len(runs) - len(there) - broken}
     notes = [f"{count} of {len(runs)} {what}" for what, count in counts.items() if count]
-    said = _mean([_at(histories.get(row["run"], ()), rounds) for row in there])
+    said = _mean([at(row, histories.get(row["run"], ()), rounds) for row in there])
     return f"{said} ({', '.join(notes)})" if notes else said
 
 
@@ -140,13 +137,13 @@ def _came(run: Row) -> int:
     return int(run["broke_round"] - 1 if run["diverged"] and run.get("broke_round") else run["rounds"])
 
 
-def _at(run: Sequence[Row], rounds: int) -> float | None:
-    """The accuracy at the last merge up to a round, or None before the first."""
-    known = [row["test_accuracy"] for row in run if row["round"] <= rounds]
-    return known[-1] if known else None
+def at(run: Row, history: Sequence[Row], rounds: int) -> float | None:
+    """A run's accuracy at the last merge up to a round; None before the first, and past the run's end."""
+    known = [row["test_accuracy"] for row in history if row["round"] <= rounds]
+    return known[-1] if known and _came(run) >= rounds else None
 
 
-def _tail(run: Table, key: str, rounds: int) -> float | None:
+def tail(run: Table, key: str, rounds: int) -> float | None:
     """The mean over the last rounds; None where a run did not come so far, or nobody measured it."""
     known = [row[key] for row in run if row["round"] > (1 - TAIL) * rounds and row[key] is not None]
     return fmean(known) if known else None

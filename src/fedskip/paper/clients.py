@@ -42,7 +42,8 @@ def clients(studies: Sequence[Results], out: Path) -> list[RenderableType]:
                 else:
                     left[f"left out: {setting.name} of {study.out}: {undealt(setting)}"] = None
     table = Table(PARTITIONS, rows.values())
-    write_text(out / "partitions.csv", table.csv())
+    if rows:
+        write_text(out / "partitions.csv", table.csv())
     return [sheet("Clients", table, {name: name for name in PARTITIONS}), *map(Text, left)]
 
 

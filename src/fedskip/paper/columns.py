@@ -93,8 +93,9 @@ class Column:
         return True
 
     def parts(self, studies: Sequence[Results], beyond: float = 1.0) -> list[Results]:
-        """What each study holds of this column, under the paper's names.
+        """What each study holds of this column, under the paper's names; first who has most of its methods.
 
+        So of a run that was made twice that one counts which was trained beside those it is compared with.
         Of runs that went on for longer, the column's own rounds count; histories may go on to `beyond` times
         these.
         """
@@ -113,7 +114,7 @@ class Column:
                     about = replace(setting, keys=keys, parts=())
                     own = replace(study, history=history, summary=summary, settings=(about,))
                     found.append(within(own, self.rounds, beyond))
-        return found
+        return sorted(found, key=lambda part: -len(part.labels()))
 
     def runs(self, studies: Sequence[Results]) -> dict[str, list[Row]]:
         """The runs of each method; every seed once, by the one that is nearest to what the column asks."""

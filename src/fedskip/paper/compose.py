@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from fedskip.paper.beside import cell, gain
+from fedskip.paper.beside import cell, gain, named
 from fedskip.paper.columns import BASELINE, Column
 from fedskip.paper.strongest import shared_seeds, strongest
 from fedskip.records.table import Row
@@ -31,7 +31,7 @@ def compose_sheet(column: Column, studies: Sequence[Results], score: str = "mean
         cells = [cell(column, runs[name], score, of), *([alone, beside] if runs[name] else ["", ""])]
         names_row = [Text(plain if name == plain else ""), Text(str(method.period))]
         rows.append([*names_row, Text(cells[0], BEST if name == best else ""), *map(Text, cells[1:])])
-    headers = ["method", "Δ", "accuracy", "gain over the same without skipping", f"gain over {BASELINE}"]
+    headers = ["method", "Δ", named(score), "gain over the same without skipping", f"gain over {BASELINE}"]
     return Sheet(f"{column.table}/{column.name}", headers, 2, rows, _note(runs, best, score))
 
 

@@ -64,23 +64,22 @@ def lacks(column: Column, studies: Sequence[Results]) -> dict[str, list[int]]:
 
 def _which(column: Column, lacking: Mapping[str, Sequence[int]]) -> str:
     """Methods and seeds; those of which all seeds are missing are only named."""
-    groups: dict[tuple[int, ...], list[str]] = {}
+    alike: dict[tuple[int, ...], list[str]] = {}  # methods by the seeds that they lack
     for name, lost in lacking.items():
-        groups.setdefault(tuple(lost), []).append(name)
+        alike.setdefault(tuple(lost), []).append(name)
     said = []
-    for at, names in groups.items():
-        who = "all methods" if len(names) == len(column.methods) else ", ".join(names)
+    for at, names in alike.items():
+        who = "all methods" if len(names) == len(column.methods) else "; ".join(names)
         when = f"seed{'s' * (len(at) > 1)} {units.listed([*map(str, at)])}"
         said.append(who if len(at) == len(column.draft.keys["seeds"]) else f"{who} at {when}")
     return "; ".join(said)
 
 
-def tables(studies: Sequence[Results], score: str = "best") -> list[Sheet]:
-    """The paper's tables, filled with what there is."""
-    return [
-        table_sheet(table, [one for one in columns().values() if one.table == table], list(studies), score)
-        for table in TABLES
-    ]
+def tables(studies: Sequence[Results], score: str = "best", whole: bool = True) -> list[Sheet]:
+    """The paper's tables, filled with what there is; not `whole`: without columns that have no runs."""
+    shown = [one for one in columns().values() if whole or _runs(one, studies)]
+    parts = {table: [column for column in shown if column.table == table] for table in TABLES}
+    return [table_sheet(table, some, list(studies), score) for table, some in parts.items() if some]
 
 
 def others(studies: Sequence[Results]) -> list[Sheet]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from fedskip.paper import compose
-from fedskip.paper.beside import SHOWN, cell, known, short
+from fedskip.paper.beside import cell, known, named, short
 from fedskip.paper.claims import Uneven, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column, settings
 from fedskip.paper.remarks import other, seeds
@@ -37,20 +37,21 @@ def fig1(studies: Sequence[Results], score: str = "mean_tail") -> Axes:
     from matplotlib.figure import Figure
 
     columns, seen = fig1_columns(), uneven(fig1_columns(), studies, score)
-    found = {_beta(column): seen[column] for column in columns if column in seen}
+    found = {beta(column): seen[column] for column in columns if column in seen}
     left: Axes
     right: Axes
     left, right = Figure(figsize=(8.4, 3.6), layout="constrained").subplots(1, 2)
-    accuracy = "test accuracy (%)" if score == "mean_tail" else f"{SHOWN.get(score, score)} test accuracy (%)"
+    accuracy = f"{named(score)} test accuracy (%)"
     _line(left, found, "accuracy", accuracy, share=100.0)
     _line(right, found, "drift_mean", "from the mean of the slots", marker="s")
     _line(right, found, "drift_broadcast", "from the model sent out", marker="^")
     for axes, up in ((left, accuracy), (right, "drift, squared distance")):
         axes.set(xlabel="β", ylabel=up)
         axes.set_xticks(range(len(found)), list(found))
-    note = f"over the last {TAIL:.0%} of the rounds; mean ± standard deviation over seeds"
-    missing = ", ".join(_beta(column) for column in columns if column not in seen)
-    notes = [*_less({one: [BASELINE] for one in columns}, studies), *[f"not run: {missing}"] * bool(missing)]
+    note = "mean ± standard deviation over seeds"
+    missing = ", ".join(beta(column) for column in columns if column not in seen)
+    notes = [f"over the last {TAIL:.0%} of the rounds", *_less({one: [BASELINE] for one in columns}, studies)]
+    notes += [f"not run: {missing}"] * bool(missing)
     finish(right, "and its drift", notes)
     right.legend(fontsize=8, frameon=False)
     finish(left, f"{BASELINE} against β", [note], legend=False)
@@ -88,11 +89,11 @@ def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
     for name in absent:
         axes.plot([], [], " ", label=f"{name}: not run")
     axes.set_xticks(PERIODS)
-    axes.set(xlabel="Δ, rounds from merge to merge", ylabel=f"{SHOWN.get(score, score)} test accuracy (%)")
-    named = {column: [_named(period) for period in PERIODS] for column in fig5_columns()}
+    axes.set(xlabel="Δ, rounds from merge to merge", ylabel=f"{named(score)} test accuracy (%)")
+    shown = {column: [_named(period) for period in PERIODS] for column in fig5_columns()}
     notes = [
         f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}",
-        "hollow: without runs that diverged or ended at chance", *_less(named, studies),
+        "hollow: without runs that diverged or ended at chance", *_less(shown, studies),
     ]  # fmt: skip
     return finish(axes, "Accuracy against the period, CIFAR-10", notes)
 
@@ -115,7 +116,7 @@ def fig5_sheet(studies: Sequence[Results], score: str = "best") -> Sheet:
         f"{name}: {number}" for name, number in small.items() if number and not number.startswith("0 of ")
     ]
     note = f"Clients that fill no batch, and train in one short batch: {'; '.join(said)}." if said else ""
-    return Sheet(f"{SHOWN.get(score, score)} test accuracy in %, by period", headers, 1, rows, note)
+    return Sheet(f"{named(score)} test accuracy in %, by period", headers, 1, rows, note)
 
 
 Drawing = Callable[[], "Axes"]
@@ -162,8 +163,10 @@ def _less(shown: Mapping[Column, Sequence[str]], studies: Sequence[Results]) -> 
     return list(said)
 
 
-def _beta(column: Column) -> str:
-    return str(column.draft.keys["partition"].get("beta", "IID"))
+def beta(column: Column) -> str:
+    """How uneven its data are, in words."""
+    value = column.draft.keys["partition"].get("beta")
+    return "IID" if value is None else f"{value:g}"
 
 
 def _named(period: int) -> str:

@@ -29,9 +29,9 @@ def length(column: Column, runs: Iterable[Row]) -> str:
     found = [int(row["rounds"]) for row in runs if not row["diverged"]]
     short = [rounds for rounds in found if rounds < column.rounds]
     if short:
-        return f"{span(short)} of {column.rounds} rounds"
+        return f"{span(short)} of {column.rounds:,} rounds"
     most = max(found, default=0)
-    return f"{most} rounds, not {column.rounds}" if most > column.rounds else ""
+    return f"{most:,} rounds, not {column.rounds:,}" if most > column.rounds else ""
 
 
 def precision(column: Column, runs: Sequence[Row]) -> str:
@@ -69,4 +69,4 @@ def span(values: Iterable[int]) -> str:
     ('9 to 99', '3')
     """
     found = sorted(values)
-    return " to ".join(dict.fromkeys(map(str, (found[0], found[-1]))))
+    return " to ".join(dict.fromkeys(f"{value:,}" for value in (found[0], found[-1])))

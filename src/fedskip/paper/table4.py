@@ -17,15 +17,18 @@ from fedskip.paper.columns import BASELINE, Column, races
 from fedskip.paper.remarks import precision, seeds
 from fedskip.records.table import Row, Table
 from fedskip.report import units
-from fedskip.report.results import Results
+from fedskip.report.results import Results, first_at
 from fedskip.report.sheet import Sheet
 
 BEYOND = 1.5  # times T
 HEADERS = ("method", "reached", "rounds", "merges", "sent, both ways", "speed-up")
 
 
-def table4(studies: Sequence[Results], out: Path | None) -> list[RenderableType]:
-    """Rounds, merges and bytes until FedAvg's best and its last accuracy are reached, column by column."""
+def table4(studies: Sequence[Results], out: Path | None, whole: bool = True) -> list[RenderableType]:
+    """Rounds, merges and bytes until FedAvg's best and its last accuracy are reached, column by column.
+
+    Not `whole`: without a word on columns of which there is nothing.
+    """
     shown: list[RenderableType] = []
     rows: list[Row] = []
     missing: list[str] = []
@@ -33,6 +36,8 @@ def table4(studies: Sequence[Results], out: Path | None) -> list[RenderableType]
         found = {score: reached(column, studies, score) for score in ("best", "last")}
         if not found["best"]:
             kept = bool(column.runs(studies)[BASELINE])
+            if not whole and not kept:
+                continue
             why = "run, but without a history" if kept else "not run"
             missing.append(f"{why}: {name}. Make it with: fedskip run {name}")
             if name in published():
@@ -56,8 +61,8 @@ def reached(column: Column, studies: Sequence[Results], score: str = "best") -> 
     """When each method was first where FedAvg was within T rounds; nothing where FedAvg has no history.
 
     T is the column's, or fewer where FedAvg did not come so far. `late`: at how many seeds it took more
-    than T. `until`: the rounds that all runs of a method had, but for those that diverged, which are counted.
-    `precision`: where it is not the column's.
+    than T. `until`: the rounds that all runs of a method had, but for those that diverged. `diverged` counts
+    those that did so before they were there. `precision`: where it is not the column's.
     """
     whole, longer = column.results(studies), column.results(studies, BEYOND)
     if whole is None or longer is None or BASELINE not in whole.labels():
@@ -65,6 +70,7 @@ def reached(column: Column, studies: Sequence[Results], score: str = "best") -> 
     before = {row["method"]: row["reached"] for row in whole.to_target(BASELINE, score=score)}
     came = [row["rounds"] for row in whole.summary.where(method=BASELINE, diverged=False)]
     rounds, rows = min(column.rounds, max(came, default=whole.compared[0].rounds)), []
+    goals = longer.scores(longer.compared[0].name, BASELINE, score)
     for row in longer.to_target(BASELINE, score=score):
         runs = longer.summary.where(method=row["method"])
         until = min(runs.where(diverged=False).column("rounds"), default=None)
@@ -72,7 +78,7 @@ def reached(column: Column, studies: Sequence[Results], score: str = "best") -> 
         row |= {
             "precision": precision(column, runs),
             "runs": len(runs),
-            "diverged": sum(map(bool, runs.column("diverged"))),
+            "diverged": _broken(longer, row["method"], goals),
         }
         rows.append(row)
     return Table(rows[0], rows)
@@ -115,6 +121,14 @@ def _less(column: Column, found: Sequence[Row]) -> list[str]:
     return fewer + [f"{seeds(counts, of)} seeds"] * (min(counts) < of)
 
 
+def _broken(results: Results, method: str, goals: Mapping[int, float | None]) -> int:
+    """How many runs diverged before they reached their goals."""
+    histories = {run[0]["run"]: run for run in results.histories(results.compared[0].name, method)}
+    lost = results.summary.where(method=method, diverged=True)
+    known = [(histories.get(run["run"], ()), goals.get(run["seed"])) for run in lost]
+    return sum(goal is None or first_at(history, goal) is None for history, goal in known)
+
+
 def _cells(row: Row) -> list[str]:
     said = f"{row['reached']} of {row['seeds']}"
     if row["until"] is not None and row["reached"] + row["diverged"] < row["seeds"]:
@@ -122,7 +136,7 @@ def _cells(row: Row) -> list[str]:
     if row["late"]:
         said += f", {row['late']} after round {row['of_rounds']:,}"
     if row["diverged"]:
-        said += f", {row['diverged']} diverged"
+        said += f", {row['diverged']} diverged before"
     if row["precision"]:
         said += f", {row['precision']}"
     cells = [said]

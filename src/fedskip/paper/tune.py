@@ -19,7 +19,8 @@ STUDY = "tune"
 def tune_sheet(column: Column, studies: Sequence[Results]) -> Sheet:
     """Each value's best validation score and the test score in that round, beside FedAvg's."""
     runs = _validated(column, studies)
-    chosen = strongest({name: rows for name, rows in runs.items() if name != BASELINE}, "validated")
+    tried = {name: rows for name, rows in runs.items() if name != BASELINE}
+    chosen = strongest(tried, "validated")
     rows, of = [], column.seeds(runs)
     for name, found in runs.items():
         cells = [scores(found, score) for score in ("validated", "best_val", "best")]
@@ -29,17 +30,10 @@ def tune_sheet(column: Column, studies: Sequence[Results]) -> Sheet:
         rows.append(
             [Text(name), *(Text(text, BEST if name == chosen else "") for text in (*cells, beside, said))]
         )
-    headers = [
-        "method",
-        "validation",
-        "test at best validation",
-        "best test",
-        f"gain over {BASELINE}",
-        "runs",
-    ]
+    headers = ["method", "validation", "test at best validation", "best test", f"gain over {BASELINE}", ""]
     shown = [i for i, _ in enumerate(headers) if i < 5 or any(row[i].plain for row in rows)]
     cut = [[row[i] for i in shown] for row in rows]
-    note = _note(chosen, len(shared_seeds(runs, "validated")))
+    note = _note(chosen, len(shared_seeds(tried, "validated")))
     return Sheet(f"{column.table}/{column.name}", [headers[i] for i in shown], 1, cut, note)
 
 

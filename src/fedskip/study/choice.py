@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedskip.input.errors import InputError, short
-from fedskip.models.forms import functional
+from fedskip.models.forms import in_single_steps
 from fedskip.models.layers import numbers
-from fedskip.models.lstm import Unrolled
 
 # On a CPU
 SMALL = {"dense", "embedding", "normalisation"}  # kinds of layers whose steps, one by one, leave a core idle
@@ -76,14 +75,13 @@ def streams_of(module: nn.Module, device: str) -> int:
     return STREAMS if device == "cuda" and numbers(module)["convolution"] >= WIDE else 0
 
 
-def compiles(module: nn.Module, device: str, kernels: bool) -> bool:
+def compiles(module: nn.Module, device: str, precision: str, kernels: bool) -> bool:
     """Whether the steps of the stacked engine are worth compiling.
 
-    Those of recurrent layers are not on a GPU, unless kernels of our own take all time steps at once: 160
-    cells take minutes, and are fused as they are.
+    On a GPU not those of recurrent layers in single time steps: 160 cells take minutes, and are fused as they
+    are. Where kernels of our own take all time steps at once, they are.
     """
-    recurrent = any(isinstance(part, Unrolled) for part in functional(module).modules())
-    return device == "cpu" or kernels or not recurrent
+    return device == "cpu" or not in_single_steps(module, precision, kernels)
 
 
 def _most(found: Counter[str]) -> str:

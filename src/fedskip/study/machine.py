@@ -59,7 +59,7 @@ class Machine:
         on_gpu = stacked and device != "cpu"
         kernels = on_gpu and not streams and own_kernels(model, precision, prepared.device)
         compile = stacked and spec.compile and has_compiler()
-        compile = compile and compiles(model, prepared.device.type, kernels)
+        compile = compile and compiles(model, prepared.device.type, precision, kernels)
         return cls(
             engine, device, name_of(device), compile,
             # more threads than one lose more at the barriers between small kernels than they gain

@@ -24,7 +24,7 @@ class Gradients:
     ) -> None:
         """`contrast`: whether MOON's loss is part of it; `alone`: there is one row, and no vmap.
 
-        `patches` and `kernels`: how convolutions are computed, see `forms.functional`.
+        `patches` and `kernels`: how convolutions and recurrent layers are computed, see `forms.functional`.
         """
         self.task, self.contrast, self.alone = task, contrast, alone
         # convolutions of one row read their weights where they lie in it, unless they begin at odd places
