@@ -29,6 +29,11 @@ def audit_sheet() -> Sheet:
     return Sheet("audit", headers, 1, rows, "")
 
 
+def error() -> str:
+    """The largest standard error of an AUC, over visits."""
+    return f"{max(float(line['spread']) / float(line['visits']) ** 0.5 for line in lines()):.3f}"
+
+
 def audited(name: str) -> str:
     """METHOD:COLUMN of the client who had the model just before; METHOD is its AUC, with _ for spaces."""
     method, _, column = name.replace("_", " ").partition(":")

@@ -4,11 +4,17 @@ Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifa
 
 - `best`, `last`, `tail`: with their spread over seeds; `gain`, `gain-best`, `gain-last`: over FedAvg, where
   `gain` is in tail; `each`, `each-best`, `each-last`: the same seed by seed
+- `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
+- `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
 - `diverged`, `chance`: runs, of how many; `broke`: in which rounds; `jump`, `jump-round`: the largest drift
-- `paper`: what the paper has; `method`: its name
+- `falls`: how often accuracy falls by more than 15 points from one merge to the next; `falls-last`: the last
+  round in which it does
+- `merges-best`, `merges-last`: seed by seed, until FedAvg's best or its last; `fewer-best`, `fewer-last`:
+  less those of the rival that needs the fewest
+- `paper`, `paper-gain`: what the paper has; `method`: its name
 
 METHOD may be `strongest` or `strongest-skipping`, whoever that is: the highest tail over the seeds that all
-have.
+have; with `-best` behind it, the highest best.
 
 Others are called KIND:COLUMN:
 
@@ -20,27 +26,38 @@ others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, median
 
-from evidence import histories
+from evidence import histories, plain
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
 from theory import lines, seconds
 
-from audit import audited
-from fedskip.paper.beside import METRIC, SHOWN, SKIPPING, gain, published, scores, shown_gain
-from fedskip.paper.columns import Column, columns, settings
+from audit import audited, error
+from fedskip.paper.beside import (
+    METRIC,
+    SHOWN,
+    SKIPPING,
+    gain,
+    published,
+    published_gain,
+    scores,
+    shown_gain,
+)
+from fedskip.paper.columns import BASELINE, Column, columns, settings
 from fedskip.paper.compose import skipping
 from fedskip.paper.strongest import strongest
 from fedskip.records.table import Row, Table
 from fedskip.report import units
-from fedskip.report.results import Results
+from fedskip.report.results import Results, first_at
 from fedskip.report.statistics import difference
 
 PEERS = "../../benchmarks/results/peers"
 JUMP = 100  # times the median: what a drift has to be to be told
+FALL = 0.15  # of accuracy, from one merge to the next: a setback
 
 
 def value(name: str, kept: list[Results]) -> str:
@@ -58,7 +75,7 @@ def value(name: str, kept: list[Results]) -> str:
 def _of_column(kind: str, column: Column, kept: list[Results]) -> str:
     """A number of a whole column."""
     if kind == "from":
-        return sources(f"{column.table}/{column.name}", kept)
+        return sources(f"{column.table}/{column.name}", kept) or "none yet"
     if kind == "paper-gains":
         found = [column.published[name] for name in SKIPPING]
         base = column.published["FedAvg"]
@@ -84,11 +101,24 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         return method
     if kind in words:
         return scores(runs[method], words[kind])
-    if what == "gain":
-        return gain(runs[method], runs["FedAvg"], words[score or "tail"])
+    if what in ("gain", "alone"):
+        base = BASELINE if what == "gain" else _alone(column, method)
+        return gain(runs[method], runs[base], words[score or "tail"])
     if what == "each":
-        gaps = _gaps(runs[method], runs["FedAvg"], words[score or "tail"])
+        base, score = (_alone(column, method), "tail") if score == "alone" else (BASELINE, score or "tail")
+        gaps = _gaps(runs[method], runs[base], words[score])
         return ", ".join(units.NONE if gap is None else units.difference(gap, METRIC) for gap in gaps)
+    if kind == "again":
+        return _again(column, method, kept)
+    if what == "falls":
+        rounds = _falls(column, method, kept)
+        return str(max(rounds) if score else len(rounds))
+    if what == "merges":
+        return ", ".join(
+            units.NONE if n is None else f"{n:.0f}" for n in _merges(column, method, score, kept).values()
+        )
+    if what == "fewer":
+        return _fewer(column, method, score, kept)
     if kind == "broke":
         return ", ".join(str(row["broke_round"]) for row in runs[method] if row["diverged"])
     if what == "jump":
@@ -99,6 +129,8 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         return f"{sum(map(column.at_chance, runs[method]))} of {len(runs[method])}"
     if kind == "diverged":
         return f"{sum(bool(row['diverged']) for row in runs[method])} of {len(runs[method])}"
+    if kind == "paper-gain":
+        return published_gain(column, method)
     assert kind == "paper", kind
     return published(column, method)
 
@@ -106,11 +138,60 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
 def _found(method: str, runs: dict[str, list[Row]]) -> str:
     """The method that is meant: `strongest` is whoever is."""
     among = {"strongest": runs, "strongest-skipping": skipping(runs)}
-    return (strongest(among[method]) or "none") if method in among else method
+    who, by = method.removesuffix("-best"), "best" if method.endswith("-best") else "mean_tail"
+    return (strongest(among[who], by) or "none") if who in among else method
+
+
+def _alone(column: Column, method: str) -> str:
+    """The same method without skipping."""
+    names = {one: name for name, one in column.methods.items()}
+    return names[replace(column.methods[method], period=1)]
+
+
+def _again(column: Column, method: str, kept: list[Results]) -> str:
+    """By how much the tails of a seed differ, in points, among folders that all have a run of it."""
+    found: dict[int, list[float]] = {}
+    for part in column.parts(kept):
+        for row in part.summary.where(method=method, diverged=False):
+            found.setdefault(row["seed"], []).append(100 * row["mean_tail"])
+    return _range((max(tails) - min(tails) for tails in found.values() if len(tails) > 1), ".2f")
+
+
+def _falls(column: Column, method: str, kept: list[Results]) -> list[int]:
+    """The rounds in which accuracy is far below what it was at the merge before, over all seeds."""
+    runs = histories(column.results(kept), method).values()
+    return [
+        now["round"]
+        for run in runs
+        for before, now in pairwise(run)
+        if before["test_accuracy"] - now["test_accuracy"] > FALL
+    ]
+
+
+def _merges(column: Column, method: str, score: str, kept: list[Results]) -> dict[int, float | None]:
+    """Merges until FedAvg's best, or its last, by seed; None where it is not reached."""
+    held, found = column.results(kept), dict[int, float | None]()
+    runs = histories(held, method)
+    for seed, base in sorted(histories(held, BASELINE).items()):
+        known = base.column("test_accuracy")
+        first = first_at(runs.get(seed, ()), max(known) if score == "best" else known[-1])
+        found[seed] = first["merges"] if first else None
+    return found
+
+
+def _fewer(column: Column, method: str, score: str, kept: list[Results]) -> str:
+    """The same less those of the rival that needs the fewest, of those that get there at every seed."""
+    needed = {name: _merges(column, name, score, kept) for name in column.methods}
+    rivals = {
+        name: fmean(n for n in some.values() if n is not None)
+        for name, some in needed.items()
+        if name not in SKIPPING and None not in some.values()
+    }
+    return plain(difference(needed[method], needed[min(rivals, key=rivals.__getitem__)]), 0)
 
 
 def _gaps(runs: list[Row], base: list[Row], score: str) -> list[float | None]:
-    """What runs gain over FedAvg, seed by seed; None where one of the two diverged."""
+    """What runs gain over others, seed by seed; None where one of the two diverged."""
     known = {row["seed"]: row for row in base}
     return [
         None if row["diverged"] or known[row["seed"]]["diverged"] else row[score] - known[row["seed"]][score]
@@ -254,6 +335,7 @@ OWN: dict[str, Callable[[list[Results]], str]] = {
     "travels-last": lambda kept: _travels(kept, "last"),
     "travelled": _travelled,
     "travel-turns": _turns,
+    "audit-error": lambda _: error(),
     "peers-idle": lambda _: _peers(busy=False),
     "peers-busy": lambda _: _peers(busy=True),
 }

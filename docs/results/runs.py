@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedskip.paper.columns import settings
+from fedskip.report import units
 from fedskip.report.results import Results
 
 HERE = Path(__file__).parent
 FILE = HERE / "runs.csv"
+FEW = 3  # methods that are named
 HEADERS = {
     "folder": "folder", "seeds": "seeds", "command": "command", "commit": "commit", "date": "date",
     "device": "device", "minutes": "minutes", "note": "",
@@ -35,11 +37,27 @@ def table() -> str:
 
 
 def sources(place: str, kept: Sequence[Results]) -> str:
-    """The folders that hold runs of a column, as links that say which seeds."""
-    known = {row["folder"]: row for row in rows()}
-    folders = dict.fromkeys(part.out.name for part in settings()[place].parts(kept))
-    mine = [row for name, row in known.items() if name in folders]
-    return ", ".join(f"[{seeds(row)}]({row['folder']})" for row in mine)
+    """The folders that hold runs of a column, as links that say which seeds, and which methods if not all."""
+    column, held = settings()[place], dict[str, list[str]]()
+    for part in column.parts(kept):
+        held.setdefault(part.out.name, []).extend(part.summary.column("method"))
+    links = []
+    for row in rows():
+        if row["folder"] in held:
+            mine = [name for name in column.methods if name in held[row["folder"]]]
+            links.append(f"[{seeds(row)}{some(mine, len(column.methods))}]({row['folder']})")
+    return ", ".join(links)
+
+
+def some(mine: Sequence[str], of: int) -> str:
+    """The methods of a folder in words, where it has not all.
+
+    >>> some(["FedAvg", "SCAFFOLD"], 2), some(["FedAvg", "SCAFFOLD"], 10), some(["FedAvg"] * 9, 24)
+    ('', ': FedAvg and SCAFFOLD', ', 9 of 24 methods')
+    """
+    if len(mine) == of:
+        return ""
+    return f": {units.listed(mine)}" if len(mine) <= FEW else f", {len(mine)} of {of} methods"
 
 
 def seeds(row: dict[str, str]) -> str:
