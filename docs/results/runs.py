@@ -37,10 +37,16 @@ def table() -> str:
 
 
 def sources(place: str, kept: Sequence[Results]) -> str:
-    """The folders that hold runs of a column, as links that say which seeds, and which methods if not all."""
-    column, held = settings()[place], dict[str, list[str]]()
+    """The folders that a column's runs come from, as links: which seeds, and which methods if not all.
+
+    A folder whose runs are all in those with more of the column's methods is left out.
+    """
+    column, held, known = settings()[place], dict[str, list[str]](), set[tuple[str, int]]()
     for part in column.parts(kept):
-        held.setdefault(part.out.name, []).extend(part.summary.column("method"))
+        mine = {(row["method"], row["seed"]) for row in part.summary}
+        if not mine <= known or len(part.labels()) == len(column.methods):
+            held.setdefault(part.out.name, []).extend(part.summary.column("method"))
+        known |= mine
     links = []
     for row in rows():
         if row["folder"] in held:
