@@ -133,6 +133,9 @@ def _taken(
 ) -> list[str]:
     """Take the runs of a setting over under new names; says which of them were there already."""
     there, twice = {row["run"] for row in summary}, []
+    rows: dict[str, list[Row]] = {}  # by run
+    for row in study.history:
+        rows.setdefault(row["run"], []).append(row)
     for run in study.summary.where(setting=name):
         label = labels.get(run["method"], run["method"])
         name_of_run = f"{new}.{label}.s{run['seed']}"
@@ -141,5 +144,5 @@ def _taken(
             twice.append(name_of_run)
             continue
         summary.append(run | called)
-        history += [row | called for row in study.history.where(run=run["run"])]
+        history += [row | called for row in rows.get(run["run"], ())]
     return [f"{study.out}: {', '.join(twice)} left out, as another study has it."] if twice else []
