@@ -80,6 +80,7 @@ class StudySpec:
 
 _STUDY = [field.name for field in dataclasses.fields(StudySpec) if field.name != "settings"]
 _OPTIONS = {name: None for deal in KINDS.values() for name in signature(deal).parameters}
+_WRITTEN = ("added", "of_rounds", "of_seeds", "record", "swept")  # by commands: nothing to suggest to who writes a study
 _INNER = [  # keys that people forget to say where they belong
     *(f"local.{field.name}" for field in dataclasses.fields(Local)), *(f"{key}.{TAGS[key]}" for key in TAGS),
     *(f"partition.{name}" for name in ["file", *_OPTIONS]), *(f"stop.{name}" for name in STOP),
@@ -159,7 +160,7 @@ def _draft(tree: Tree) -> Draft:
 def _check_keys(tree: Tree, known: list[str]) -> None:
     for key in tree.values:
         if key not in known:
-            error = unknown_key(key, known)
+            error = unknown_key(key, [name for name in known if name not in _WRITTEN])
             if inner := [name for name in _INNER if name.partition(".")[2] == key]:
                 error = InputError(key, "is not a known key", fix=f"did you mean {inner[0]!r}?")
             if key in _STUDY:
