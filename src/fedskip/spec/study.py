@@ -80,7 +80,7 @@ class StudySpec:
 
 _STUDY = [field.name for field in dataclasses.fields(StudySpec) if field.name != "settings"]
 _OPTIONS = {name: None for deal in KINDS.values() for name in signature(deal).parameters}
-_WRITTEN = ("added", "of_rounds", "of_seeds", "record", "swept")  # by commands: nothing to suggest to who writes a study
+_WRITTEN = ("added", "of_rounds", "of_seeds", "record", "swept")  # by commands, not by people
 _INNER = [  # keys that people forget to say where they belong
     *(f"local.{field.name}" for field in dataclasses.fields(Local)), *(f"{key}.{TAGS[key]}" for key in TAGS),
     *(f"partition.{name}" for name in ["file", *_OPTIONS]), *(f"stop.{name}" for name in STOP),
