@@ -83,6 +83,14 @@ def test_a_column_ends_beside_the_papers_numbers(tmp_path):
     assert (code, "94.12" in shown) == (0, False), "that is not the paper's setting"
 
 
+def test_compositions_end_with_a_table_of_their_own(tmp_path):
+    few = ["--methods", "fedavg, fedavg(period=3)", "--rounds", "3", "--seeds", "1", "--set", "compile=false"]
+    code, shown, _ = call("run", "compose/synthetic", *few, "--out", tmp_path / "s")
+    assert code == 0
+    assert "gain over the same without skipping" in " ".join(shown.partition("compose/synthetic")[2].split())
+    assert shown.rstrip().endswith(str(tmp_path / "s"))
+
+
 def test_the_costs_of_some_models(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(

@@ -79,16 +79,16 @@ def status(
     if score is not None and score not in SCORES:
         raise unknown("--score", score, SCORES)
     studies, screen = found(outs), console()
-    names = [*shown(studies)]
-    for name in names:
-        if figures is not None:
+    parts = shown(studies)
+    for name, (_, draw) in parts.items():
+        if figures is not None and draw is not None:
             refuse_existing("--figures", figures / f"{name}.svg", force)
     whole = not outs  # else a table or two of what was named would drown in what was not
     for sheet in tables(studies, score or "best", whole):
         screen.print(sheet)
     for part in table4(studies, None, whole):
         screen.print(part)
-    picture(names, studies, figures, score)
+    picture([*parts], studies, figures, score)
     for sheet in others(studies):
         noted(sheet)
     for out in strangers(studies):
@@ -107,13 +107,12 @@ def noted(sheet: Sheet) -> None:
 
 
 def beside(study: str, results: Results) -> None:
-    """What was run of one of the paper's studies, beside what the paper has or validation chooses."""
-    from fedskip.paper import tune
+    """What was run of one of the paper's studies, beside what the paper has, or in a table of its own."""
     from fedskip.paper.columns import settings
-    from fedskip.paper.overview import sheet_of
+    from fedskip.paper.overview import OWN, sheet_of
 
     for column in settings().values():
-        if column.table == study and (column.published or study == tune.STUDY) and column.parts([results]):
+        if column.table == study and (column.published or study in OWN) and column.parts([results]):
             noted(sheet_of(column, [results]))
 
 

@@ -23,14 +23,14 @@ class PatchConv2d(nn.Conv2d):
     pooled pixel lie together, so that the maximum is taken where the products are.
     """
 
+    precisions = ("fp32", "tf32")  # in which the kernels can be used
+
     def __init__(self, conv: nn.Conv2d, pool: bool = False, kernels: bool = False) -> None:
         """`kernels`: those of `kernels.py` are there, and do it where they can."""
         nn.Module.__init__(self)
         self.__dict__.update(conv.__dict__)
         self.pool = pool
         self.kernels = kernels and pool and conv.bias is not None and max(conv.weight.shape[:2]) <= WIDEST
-
-    precisions = ("fp32", "tf32")  # in which the kernels can be used
 
     def try_kernels(self, device: torch.device) -> bool:
         """Whether they run here and give what is right."""

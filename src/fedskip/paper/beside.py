@@ -68,8 +68,7 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
 def _note(column: Column, studies: Sequence[Results]) -> str:
     """What makes a column less than the paper's, or other, and its clients that fill no batch."""
     said = [f"{words[0].upper()}{words[1:]}." for words in column.marks]
-    small = short(column, studies)
-    if small and not small.startswith("0 of "):
+    if small := some_short(column, studies):
         batch = column.draft.keys["local"]["batch"]
         said.append(f"{small} clients fill no batch of {batch}, and train in one short batch.")
     return " ".join(said)
@@ -193,6 +192,12 @@ def short(column: Column, studies: Sequence[Results]) -> str:
         for seed, number in setting.short.items()
     ]
     return " of ".join(map(span, zip(*found, strict=True)))
+
+
+def some_short(column: Column, studies: Sequence[Results]) -> str:
+    """The same, where there are any."""
+    number = short(column, studies)
+    return "" if number.startswith("0 of ") else number
 
 
 def scores(runs: Sequence[Row], score: str) -> str:

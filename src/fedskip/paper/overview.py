@@ -22,7 +22,8 @@ NOTE = (
     f"{MISSING} not on this machine: get it with fedskip data get NAME. "
     "Times are for all seeds; those with `about` are estimates from steps."
 )
-DRAWN = ("fig1", "fig5", "compose")  # which have tables of their own
+DRAWN = ("fig1", "fig5", compose.STUDY)  # which `pictures.shown` shows
+OWN = {compose.STUDY: compose.compose_sheet, tune.STUDY: tune.tune_sheet}  # studies with tables of their own
 log = logging.getLogger(__name__)
 
 
@@ -100,8 +101,7 @@ def others(studies: Sequence[Results]) -> list[Sheet]:
 
 def sheet_of(column: Column, studies: Sequence[Results]) -> Sheet:
     """A setting in full."""
-    own = {compose.STUDY: compose.compose_sheet, tune.STUDY: tune.tune_sheet}
-    return own.get(column.table, column_sheet)(column, list(studies))
+    return OWN.get(column.table, column_sheet)(column, list(studies))
 
 
 def strangers(studies: Sequence[Results]) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from fedskip.paper import compose
-from fedskip.paper.beside import cell, known, named, short
+from fedskip.paper.beside import cell, known, named, some_short
 from fedskip.paper.claims import Uneven, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column, settings
 from fedskip.paper.remarks import other, seeds
@@ -110,11 +110,9 @@ def fig5_sheet(studies: Sequence[Results], score: str = "best") -> Sheet:
         if any(runs.values()):
             cells = [cell(column, runs[_named(period)], score, column.seeds(runs)) for period in PERIODS]
             rows.append([Text(column.name), *map(Text, cells)])
-            small[column.name] = short(column, studies)
+            small[column.name] = some_short(column, studies)
     headers = ["setting", *(f"Δ = {period}" for period in PERIODS)]
-    said = [
-        f"{name}: {number}" for name, number in small.items() if number and not number.startswith("0 of ")
-    ]
+    said = [f"{name}: {number}" for name, number in small.items() if number]
     note = f"Clients that fill no batch, and train in one short batch: {'; '.join(said)}." if said else ""
     return Sheet(f"{named(score)} test accuracy in %, by period", headers, 1, rows, note)
 
