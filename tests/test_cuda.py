@@ -247,13 +247,20 @@ def test_weights_at_odd_places(streams: int) -> None:
 @pytest.mark.parametrize(("exact", "far"), [(True, 1e-5), (False, 0.05)])
 @pytest.mark.parametrize(
     ("batch", "shape", "outputs", "kernel"),
-    [(4, (3, 32, 32), 6, (5, 5)), (3, (6, 14, 14), 16, (5, 5)), (2, (3, 9, 12), 20, (3, 4))],
+    [
+        (4, (3, 32, 32), 6, (5, 5)),
+        (3, (6, 14, 14), 16, (5, 5)),
+        (2, (3, 9, 12), 20, (3, 4)),
+        (5, (2, 7, 13), 3, (1, 1)),
+        (2, (2, 11, 17), 3, (2, 7)),
+        (1, (1, 4, 4), 1, (3, 3)),
+    ],
 )
 def test_convolution_kernels(
     batch: int, shape: tuple[int, ...], outputs: int, kernel: tuple[int, int], exact: bool, far: float
 ) -> None:
     """Two models on the same pictures under vmap, next to torch's convolution, ReLU and pool in float64."""
-    from fedskip.models.kernels import ConvReluPool
+    from fedskip.models.convolution import ConvReluPool
 
     torch.manual_seed(0)
     x = torch.randn(batch, *shape, device=GPU)

@@ -2,8 +2,8 @@
 
 A convolution is a product of the weights with the patches of its input. Under `vmap` that product is one
 batched matmul for all rows, where the convolution itself becomes a grouped one, whose kernels are made for
-few large groups. All sums have a fixed order, so the gradient repeats its bits. Where `kernels.py` can do
-the same without writing the patches out, it does.
+few large groups. All sums have a fixed order, so the gradient repeats its bits. Where `convolution.py`
+can do the same without writing the patches out, it does.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-WIDEST = 16  # channels up to which `kernels.py` was measured, and is faster
+WIDEST = 16  # channels up to which `convolution.py` was measured, and is faster
 ALIGNED = 4  # numbers: tensor cores want rows of whole 16 bytes
 
 
@@ -26,7 +26,7 @@ class PatchConv2d(nn.Conv2d):
     precisions = ("fp32", "tf32")  # in which the kernels can be used
 
     def __init__(self, conv: nn.Conv2d, pool: bool = False, kernels: bool = False) -> None:
-        """`kernels`: those of `kernels.py` are there, and do it where they can."""
+        """`kernels`: those of `convolution.py` are there, and do it where they can."""
         nn.Module.__init__(self)
         self.__dict__.update(conv.__dict__)
         self.pool = pool
@@ -34,14 +34,18 @@ class PatchConv2d(nn.Conv2d):
 
     def try_kernels(self, device: torch.device) -> bool:
         """Whether they run here and give what is right."""
-        from fedskip.models.kernels import conv_relu_pool
+        from fedskip.models.convolution import conv_relu_pool, gradients
 
-        x, w, b = (torch.ones(shape, device=device) for shape in ((1, 1, 1, 4, 4), (1, 1, 1, 3, 3), (1, 1)))
-        return conv_relu_pool(x, w, b, True)[0].item() == 10.0
+        w = torch.ones(1, *self.weight.shape, device=device)
+        outputs, c, high, wide = self.weight.shape
+        x = torch.ones(1, 1, c, high + 1, wide + 1, device=device)  # of which one pooled pixel is left
+        y, where = conv_relu_pool(x, w, torch.ones(1, outputs, device=device), False)
+        dw = gradients(torch.ones_like(y), x, w, where, False)[1]
+        return bool((y == c * high * wide + 1).all() and (dw == 1).all())
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kernels and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type):
-            from fedskip.models.kernels import ConvReluPool
+            from fedskip.models.convolution import ConvReluPool
 
             exact = not torch.backends.cuda.matmul.allow_tf32
             found: tuple[Tensor, Tensor] = ConvReluPool.apply(x, self.weight, self.bias, exact)
