@@ -219,11 +219,11 @@ def commanded(command: str) -> Sequence[Draft]:
 # --- no number is typed by hand -------------------------------------------------------------------------
 
 # what pages may say without a file of ours: numbers of the paper's settings, and of documents and libraries
-SETTINGS = {"0.5", "0.1", "0.01", "0.9"}
+SETTINGS = {"0.5", "0.1", "0.3", "0.7", "0.9", "0.01"}
 OTHERS = {
     "README.md": {
         "3.11", "4.1",  # Python, plotly.js
-        "5.7", "0.64",  # of `fedskip bench` and benchmarks/peers.py on a GPU: performance.md has the runs
+        "0.64",  # of benchmarks/peers.py on a GPU: performance.md has the run
     },
     "docs/results/README.md": set[str](),
     "docs/claims.md": set[str](),
@@ -236,7 +236,10 @@ OTHERS = {
 
 
 def test_no_page_is_left_out() -> None:
-    assert OTHERS.keys() == {str(page.relative_to(ROOT)) for page in loaded()["PAGES"]}
+    """But that of times, most of which were read from a screen; lab.md says when."""
+    assert OTHERS.keys() | {"docs/performance.md"} == {
+        str(page.relative_to(ROOT)) for page in loaded()["PAGES"]
+    }
 
 
 @pytest.mark.parametrize("page", OTHERS)

@@ -21,8 +21,8 @@ Others are called KIND:COLUMN:
 - `from`: its folders; `tested`: samples; `paper-gains`: the paper's, over all periods of FedSkip
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
-`poison:SETTING:METHOD` is of poison.py, `audit:METHOD` of audit.py, `quick:METHOD` of quickstart.py. All
-others have names of their own, below.
+`poison:SETTING:METHOD` is of poison.py, `audit:METHOD` of audit.py, `quick:METHOD` of quickstart.py,
+`bench:COMMAND` of speed.py. All others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,6 +34,7 @@ from evidence import histories, plain
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
+from speed import measured
 from theory import lines, seconds
 
 from audit import audited, error
@@ -293,6 +294,7 @@ def _peers(busy: bool) -> str:
 
 ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "audit": lambda name, _: audited(name),
+    "bench": lambda name, _: measured(name),
     "poison": poisoned,
     "quick": lambda method, _: gained(method),
 }

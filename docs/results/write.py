@@ -20,6 +20,7 @@ import poison
 import prose
 import quickstart
 import runs
+import speed
 import theory
 from matplotlib.axes import Axes
 
@@ -44,6 +45,7 @@ PAGES = (
     DOCS / "theory.md",
     DOCS / "robust.md",
     DOCS / "privacy.md",
+    DOCS / "performance.md",
     ROOT / "README.md",
 )
 BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n)(.*?)(<!-- /numbers -->)", re.DOTALL)
@@ -79,6 +81,7 @@ def written(text: str, kept: list[Results]) -> str:
         "reach:gaps": lambda: evidence.merge_gaps(trained, kept),
         "table4:best": lambda: evidence.reach_table(races(), kept, "best"),
         "table4:last": lambda: evidence.reach_table(races(), kept, "last"),
+        "speed": speed.speed_sheet,
         "slots": lambda: slots_sheet([c for c in settings().values() if c.table == "slots"], kept),
     }
     for name, column in settings().items():
