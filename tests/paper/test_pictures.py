@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from fedskip.cli.paper import picture
 from fedskip.paper.pictures import fig1, fig5, fig5_sheet, shown
@@ -53,6 +55,20 @@ def test_figure_5_takes_runs_from_any_study(tmp_path: Path) -> None:
     assert (cells[3], cells[-1]) == ("not run", "40.00 (1 of 3 seeds)")
 
 
+def test_figure_5_shows_where_all_runs_were_lost(tmp_path: Path) -> None:
+    study = of_cifar10(tmp_path, "fedavg, fedskip(period=3)", {"FedAvg": [0.6], "FedSkip-3": [0.1, 0.1]})
+    axes = fig5([study])
+    [box] = axes.containers
+    assert list(box.lines[0].get_xdata()) == [1]
+    assert list(_crosses(axes).get_xdata()) == [3]
+    assert "×: all are lost" in axes.texts[0].get_text()
+
+
+def _crosses(axes: Axes) -> Line2D:
+    [found] = [line for line in axes.get_lines() if line.get_marker() == "x"]
+    return found
+
+
 def test_figure_5_leaves_lost_runs_out_of_its_line(tmp_path: Path) -> None:
     """One at chance would move the mean, and its spread would hide all else; the point is hollow."""
     study = of_cifar10(tmp_path, "fedavg, fedskip(period=3)", {"FedAvg": [0.6], "FedSkip-3": [0.7, 0.1]})
@@ -61,6 +77,7 @@ def test_figure_5_leaves_lost_runs_out_of_its_line(tmp_path: Path) -> None:
     assert list(box.lines[0].get_ydata()) == pytest.approx([60.0, 70.0])
     [hollow] = [line for line in axes.get_lines() if line.get_markerfacecolor() == "white"]
     assert list(hollow.get_xdata()) == [3]
+    assert not list(_crosses(axes).get_xdata())
     assert "1 of 2 at chance" in fig5_sheet([study]).rows[0][2].plain
 
 

@@ -86,6 +86,8 @@ def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
             [list(points)[at] for at in some], [middle[at] for at in some], marker, color=color, mfc="white",
             zorder=3,
         )  # fmt: skip
+        gone = [period for period, rows in runs.items() if rows and not trained[period]]
+        axes.plot(gone, [0.02] * len(gone), "x", color=color, transform=axes.get_xaxis_transform())
     for name in absent:
         axes.plot([], [], " ", label=f"{name}: not run")
     axes.set_xticks(PERIODS)
@@ -93,7 +95,7 @@ def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
     shown = {column: [_named(period) for period in PERIODS] for column in fig5_columns()}
     notes = [
         f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}",
-        "hollow: without runs that diverged or ended at chance", *_less(shown, studies),
+        "hollow: without runs lost to NaN or chance; ×: all are lost", *_less(shown, studies),
     ]  # fmt: skip
     return finish(axes, "Accuracy against the period, CIFAR-10", notes)
 
