@@ -21,10 +21,12 @@ run: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# also what needs a browser (Debian: chromium), parquet files and more time
+# also what needs a browser (Debian: chromium), parquet files, kernels for a GPU on the CPU, and more time
 test-all: setup
 	$(BIN)/python -m pip install --quiet playwright pyarrow
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
+	$(BIN)/python -m pip install --quiet --target build/triton --no-deps triton
+	TRITON_INTERPRET=1 PYTHONPATH=build/triton $(BIN)/python -m pytest tests/models/test_convolution.py
 
 lint: setup
 	$(BIN)/ruff check .

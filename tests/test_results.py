@@ -236,7 +236,7 @@ OTHERS = {
 
 
 def test_no_page_is_left_out() -> None:
-    """But that of times, most of which were read from a screen; lab.md says when."""
+    """All but performance.md, most of whose times were read from a screen."""
     assert OTHERS.keys() | {"docs/performance.md"} == {
         str(page.relative_to(ROOT)) for page in loaded()["PAGES"]
     }

@@ -8,6 +8,17 @@ from rich.text import Text
 from fedskip.report.sheet import Sheet
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "results" / "bench-h200.csv"
+HEADERS = [
+    "command",
+    "plain",
+    "loop",
+    "stacked",
+    "ms per client-step",
+    "stacked / plain",
+    "commit",
+    "date",
+    "",
+]
 
 
 def lines() -> list[dict[str, str]]:
@@ -17,22 +28,29 @@ def lines() -> list[dict[str, str]]:
 
 def speed_sheet() -> Sheet:
     """All that `fedskip bench` said, and what it makes a client-step and a ratio."""
-    headers = ["command", "plain", "loop", "stacked", "ms per client-step", "stacked / plain", "commit", ""]
     rows = []
     for line in lines():
-        plain, loop, stacked = (float(line[who]) for who in ("plain", "loop", "stacked"))
-        rates = [f"{rate:,.0f}" if rate > 100 else f"{rate:.1f}" for rate in (plain, loop, stacked)]
-        step, ratio = f"{1000 / stacked:.2g}", stacked / plain
-        cells = [*rates, step, f"{ratio:.{0 if ratio > 20 else 1}f}", line["commit"], line["note"]]
+        rates = [f"{rate:,.0f}" if rate > 100 else f"{rate:.1f}" for rate in _rates(line)]
+        cells = [*rates, _ms(line), _ratio(line), line["commit"], line["date"], line["note"]]
         rows.append([Text(cell) for cell in (f"fedskip bench {line['command']}", *cells)])
-    return Sheet("speed", headers, 1, rows, "")
+    return Sheet("speed", HEADERS, 1, rows, "")
 
 
 def measured(name: str) -> str:
     """COMMAND, with _ for spaces: how many times as fast as `plain`; COMMAND:ms: a client-step."""
     command, _, what = name.replace("_", " ").partition(":")
     [line] = [one for one in lines() if one["command"] == command]
-    plain, stacked = float(line["plain"]), float(line["stacked"])
-    if what == "ms":
-        return f"{1000 / stacked:.2g}"
-    return f"{stacked / plain:.{0 if stacked / plain > 20 else 1}f}"
+    return {"": _ratio, "ms": _ms}[what](line)
+
+
+def _rates(line: dict[str, str]) -> list[float]:
+    return [float(line[who]) for who in ("plain", "loop", "stacked")]
+
+
+def _ms(line: dict[str, str]) -> str:
+    return f"{1000 / _rates(line)[2]:#.2g}"
+
+
+def _ratio(line: dict[str, str]) -> str:
+    plain, _, stacked = _rates(line)
+    return f"{stacked / plain:.{0 if stacked > 20 * plain else 1}f}"

@@ -101,7 +101,7 @@ def test_own_kernels_are_tried_before_they_are_used(
 ) -> None:
     """Where they fail, or give other numbers, they are left alone, with a word why."""
 
-    def tried(part: nn.Module, device: torch.device) -> bool:
+    def tried(part: nn.Module, device: torch.device, precision: str) -> bool:
         assert outcome is not None, "nobody asks"
         if isinstance(outcome, Exception):
             raise outcome

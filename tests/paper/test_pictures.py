@@ -56,11 +56,13 @@ def test_figure_5_takes_runs_from_any_study(tmp_path: Path) -> None:
 
 
 def test_figure_5_shows_where_all_runs_were_lost(tmp_path: Path) -> None:
-    study = of_cifar10(tmp_path, "fedavg, fedskip(period=3)", {"FedAvg": [0.6], "FedSkip-3": [0.1, 0.1]})
-    axes = fig5([study])
-    [box] = axes.containers
-    assert list(box.lines[0].get_xdata()) == [1]
-    assert list(_crosses(axes).get_xdata()) == [3]
+    for fedavg, left in ((0.6, [1]), (0.1, [])):
+        scores = {"FedAvg": [fedavg], "FedSkip-3": [0.1, 0.1]}
+        axes = fig5([of_cifar10(tmp_path / str(fedavg), "fedavg, fedskip(period=3)", scores)])
+        [box] = axes.containers
+        assert list(box.lines[0].get_xdata()) == left
+        assert list(_crosses(axes).get_xdata()) == [period for period in (1, 3) if period not in left]
+        assert "p10-beta0.5: not run" not in axes.get_legend_handles_labels()[1]
     assert "×: all are lost" in axes.texts[0].get_text()
 
 

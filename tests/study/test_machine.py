@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fedskip import FedAvg, InputError
 from fedskip.bench.cases import CASES
 from fedskip.bench.contestants import setting_of
+from fedskip.models.forms import KERNELS
 from fedskip.records.provenance import Folder
 from fedskip.spec import Tree, build
 from fedskip.study.machine import Machine
@@ -49,3 +51,10 @@ def test_threads_share_one_process(tmp_path: Path) -> None:
     ):
         study(tmp_path / "t", engine="stacked", threads=2, processes=2).run()
     assert not (tmp_path / "t").exists()
+
+
+def test_the_edition_of_our_kernels_is_noted() -> None:
+    """A study does not go on with another one; nor does one of the first, which was noted as True."""
+    _, machine = setting_of(CASES["synthetic"].study(10, device="cpu"))
+    assert machine.facts()["kernels"] is False
+    assert replace(machine, kernels=True).facts()["kernels"] == KERNELS > 1

@@ -122,8 +122,11 @@ class Unrolled(nn.Module):
     def wants_kernels(self) -> bool:
         return self.get_parameter("weight_hh_l0").shape[1] <= WIDEST
 
-    def try_kernels(self, device: torch.device) -> bool:
-        """Whether they run here and give what single steps do; gradients need the most shared memory."""
+    def try_kernels(self, device: torch.device, precision: str) -> bool:
+        """Whether they run here and give what single steps do; gradients need the most shared memory.
+
+        There is one precision that they are for.
+        """
         from fedskip.models.recurrence import gradients, recurrence
 
         w = self.get_parameter("weight_hh_l0").detach().to(device, torch.float32)[None]

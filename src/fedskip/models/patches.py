@@ -2,17 +2,18 @@
 
 A convolution is a product of the weights with the patches of its input. Under `vmap` that product is one
 batched matmul for all rows, where the convolution itself becomes a grouped one, whose kernels are made for
-few large groups. All sums have a fixed order, so the gradient repeats its bits. Where `convolution.py`
-can do the same without writing the patches out, it does.
+few large groups. All sums have a fixed order, so the gradient repeats its bits. Where `windows.py` can
+do the same without writing the patches out, it does.
 """
 
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-WIDEST = 16  # channels up to which `convolution.py` was measured, and is faster
+WIDEST = 16  # channels up to which `windows.py` was measured, and is faster
 ALIGNED = 4  # numbers: tensor cores want rows of whole 16 bytes
 
 
@@ -26,22 +27,26 @@ class PatchConv2d(nn.Conv2d):
     precisions = ("fp32", "tf32")  # in which the kernels can be used
 
     def __init__(self, conv: nn.Conv2d, pool: bool = False, kernels: bool = False) -> None:
-        """`kernels`: those of `convolution.py` are there, and do it where they can."""
+        """`kernels`: those of `windows.py` are there, and do it where they can."""
         nn.Module.__init__(self)
         self.__dict__.update(conv.__dict__)
         self.pool = pool
         self.kernels = kernels and pool and conv.bias is not None and max(conv.weight.shape[:2]) <= WIDEST
 
-    def try_kernels(self, device: torch.device) -> bool:
-        """Whether they run here and give what is right."""
+    def try_kernels(self, device: torch.device, precision: str) -> bool:
+        """Whether they run here, in this layer's sizes, and give what torch does: whole numbers are exact."""
         from fedskip.models.convolution import conv_relu_pool, gradients
 
-        w = torch.ones(1, *self.weight.shape, device=device)
         outputs, c, high, wide = self.weight.shape
-        x = torch.ones(1, 1, c, high + 1, wide + 1, device=device)  # of which one pooled pixel is left
-        y, where = conv_relu_pool(x, w, torch.ones(1, outputs, device=device), False)
-        dw = gradients(torch.ones_like(y), x, w, where, False)[1]
-        return bool((y == c * high * wide + 1).all() and (dw == 1).all())
+        exact = precision == "fp32"
+        x, w, b = _whole(1, c, high + 3, wide + 6), _whole(outputs, c, high, wide), _whole(outputs)
+        with torch.enable_grad():
+            y = F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2)
+            expected = y, *torch.autograd.grad(y.sum(), (x, w, b))
+        x, w, b = (t.detach().to(device)[None] for t in (x, w, b))
+        y, where = conv_relu_pool(x, w, b, exact)
+        found = y, *gradients(torch.ones_like(y), x, w, where, exact)
+        return all(torch.equal(one[0].cpu(), other) for one, other in zip(found, expected, strict=True))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kernels and x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type):
@@ -61,6 +66,11 @@ class PatchConv2d(nn.Conv2d):
         y = pooled(y.unflatten(1, patches.shape[1:4]))  # (B, H', W', 4, O) → (B, H', W', O)
         y = y if self.bias is None else y + self.bias
         return (F.relu(y) if self.pool else y).permute(0, 3, 1, 2).contiguous()  # as from a convolution
+
+
+def _whole(*shape: int) -> Tensor:
+    """Small whole numbers, not all the same."""
+    return (torch.arange(math.prod(shape)) % 7 - 3.0).view(shape).requires_grad_()
 
 
 def pooled(y: Tensor) -> Tensor:

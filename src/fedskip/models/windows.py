@@ -6,9 +6,10 @@ holds the weights eight times, shifted (`spread`). Windows are read where they l
 channels of a pixel are side by side, so that a row of a window is one piece of memory. All sums have a fixed
 order, so bits repeat.
 
-Shapes: x (n, B, H, W, C), w (n, O, C, k, l), b (n, O), the matrix (n, N, R S C), the pooled y
-(n, B, h, w, O); its gradient d and `where` (n, B, O, h, w), which pixel of each 2 × 2 was the largest, or
-NOWHERE if ReLU cut it off. `exact`: float32 and not tf32.
+Shapes: x (n, B, H, W, C), w (n, O, C, k, l), b (n, O), the matrix (n, N, R S C); the pooled y, its gradient
+d and `where` (n, B, O, h, w), which pixel of each 2 × 2 was the largest, or NOWHERE if ReLU cut it off.
+`exact`: float32 and not tf32. An infinite pixel reaches all of its block: zeros of the matrix are multiplied,
+too.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ CELLS = tl.constexpr(2)  # pooled pixels of a block, side by side
 TILE = 128  # blocks that a program takes at a time
 STEP = 32  # and numbers of their windows
 WARPS, STAGES = 8, 3
-PART, PARTS = 640, 3  # about so many blocks' weight gradients are summed by a program, by so many at least
+PART, PARTS = 640, 3  # blocks whose weight gradients a program sums, about; and programs, at least
 PART_STEP = 64
 MANY = 1024  # weights of a matrix that a program writes
 
 
 @triton.jit
 def _spread(
-    w, matrix, O: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, N: tl.constexpr,
+    w, matrix, O: tl.constexpr, C: tl.constexpr, TALL: tl.constexpr, BROAD: tl.constexpr, N: tl.constexpr,
     MANY: tl.constexpr,
 ):  # fmt: skip
-    S: tl.constexpr = WIDE - 1 + 2 * CELLS
-    K: tl.constexpr = (HIGH + 1) * S * C
+    """Of a convolution that is so tall and so broad."""
+    S: tl.constexpr = BROAD - 1 + 2 * CELLS
+    K: tl.constexpr = (TALL + 1) * S * C
     row = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * MANY + tl.arange(0, MANY)
     corner, column, k = at // K // (N // 4), at // K % (N // 4), at % K
     down, right = k // (S * C) - corner // 2, k // C % S - corner % 2 - column // O * 2
-    inside = (column < CELLS * O) & (down >= 0) & (down < HIGH) & (right >= 0) & (right < WIDE)
-    place = ((column % O * C + k % C) * HIGH + down) * WIDE + right
-    weight = tl.load(w + row * (O * C * HIGH * WIDE) + place, inside & (at < N * K), 0.0)
+    inside = (column < CELLS * O) & (down >= 0) & (down < TALL) & (right >= 0) & (right < BROAD)
+    place = ((column % O * C + k % C) * TALL + down) * BROAD + right
+    weight = tl.load(w + row * (O * C * TALL * BROAD) + place, inside & (at < N * K), 0.0)
     tl.store(matrix + row * (N * K) + at, weight, at < N * K)
 
 
@@ -87,11 +89,12 @@ def _blocks(
 
 @triton.jit
 def _pooled_places(
-    sample, down, right, column, O: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr
+    sample, down, right, inside, column, O: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """Where in (B, O, h, w) the pooled pixels of these blocks lie."""
-    of = (sample * (O * HIGH * WIDE) + down * WIDE + right * CELLS)[:, None]
-    return of + (column % O * (HIGH * WIDE) + column // O)[None, :]
+    """Where in (B, O, h, w) the pooled pixels of these blocks lie, and whether they exist."""
+    wide = (right * CELLS)[:, None] + (column // O)[None, :]
+    to = (sample * (O * HIGH * WIDE) + down * WIDE)[:, None] + (column % O * (HIGH * WIDE))[None, :] + wide
+    return to, inside[:, None] & (column < CELLS * O)[None, :] & (wide < WIDE)
 
 
 @triton.jit
@@ -119,11 +122,9 @@ def _pooled_blocks(
     column = tl.arange(0, N // 4)
     best += tl.load(b + row * O + column % O, column < CELLS * O, 0.0)[None, :]
     off = best <= 0
-    along = (right * (CELLS * O))[:, None] + column[None, :]
-    to = row * B * (HIGH * WIDE * O) + ((sample * HIGH + down) * (WIDE * O))[:, None] + along
-    there = inside[:, None] & (column < CELLS * O)[None, :] & (along < WIDE * O)
+    to, there = _pooled_places(sample, down, right, inside, column, O, HIGH, WIDE)
+    to += row * B * (O * HIGH * WIDE)
     tl.store(y + to, tl.where(off, 0.0, best), there)
-    to = row * B * (O * HIGH * WIDE) + _pooled_places(sample, down, right, column, O, HIGH, WIDE)
     tl.store(where + to, tl.where(off, NOWHERE, found).to(tl.uint8), there)
 
 
@@ -167,10 +168,10 @@ def _matrix_gradient(
         at = tl.program_id(1) * PART + first + tl.arange(0, TILE)
         sample, down, right, inside = _places(at, B, HIGH, tl.cdiv(WIDE, CELLS))
         window = _windows(x, sample, down, right, inside, k, C, H, W, R, S)
-        window = tl.where(inside[:, None], window, 0.0)  # or they are turned round number by number
-        wide = (right * CELLS)[None, :] + (column // O)[:, None]
-        there = inside[None, :] & (column < CELLS * O)[:, None] & (wide < WIDE)
-        of = tl.trans(_pooled_places(sample, down, right, column, O, HIGH, WIDE))
+        # changes nothing, but has windows turned in registers, and not number by number on their way there
+        window = tl.where(inside[:, None], window, 0.0)
+        of, there = _pooled_places(sample, down, right, inside, column, O, HIGH, WIDE)
+        of, there = tl.trans(of), tl.trans(there)
         g, largest = tl.load(d + of, there, 0.0), tl.load(where + of, there, NOWHERE)
         g = tl.reshape(tl.broadcast_to(g[None, :, :], (4, N // 4, TILE)), (N, TILE))
         largest = tl.reshape(tl.broadcast_to(largest[None, :, :], (4, N // 4, TILE)), (N, TILE))
@@ -208,7 +209,7 @@ def windows_pooled(
     x, matrix, b = x.contiguous(), matrix.contiguous(), b.contiguous()
     n, batch, height, width, c = x.shape
     y, where = _windows_pooled(x, matrix, b, window, exact)
-    high, wide, outputs = y.shape[2:]
+    outputs, high, wide = y.shape[2:]
     _pooled_blocks[(triton.cdiv(batch * high * triton.cdiv(wide, CELLS.value), TILE), n)](
         x, matrix, b, y, where, batch, outputs, high, wide, c, height, width, *window,
         N=matrix.shape[1], TILE=TILE, STEP=STEP, PRECISION=_precision(exact),
@@ -223,9 +224,8 @@ def _windows_pooled(
 ) -> tuple[Tensor, Tensor]:
     margin = [window[0] - 2, window[1] - 2 * CELLS.value]  # what a convolution takes off
     size = [(side - off) // 2 for side, off in zip(x.shape[2:4], margin, strict=True)]
-    n, batch, outputs = *x.shape[:2], b.shape[1]
-    where = x.new_empty((n, batch, outputs, *size), dtype=torch.uint8)
-    return x.new_empty(n, batch, *size, outputs), where
+    shape = (*x.shape[:2], b.shape[1], *size)
+    return x.new_empty(shape), x.new_empty(shape, dtype=torch.uint8)
 
 
 @torch.library.custom_op("fedskip::windows_joined", mutates_args=())
@@ -286,7 +286,7 @@ def window_of(w: Tensor) -> list[int]:
 
 
 def columns_of(outputs: int) -> int:
-    """Those of a product, N: as many for each corner of 2 × 2 pixels, filled up to a power of two."""
+    """N, the columns of a product: as many for each of the four corners of 2 × 2 pixels, a power of two."""
     return 4 * max(4, int(triton.next_power_of_2(CELLS.value * outputs)))
 
 

@@ -71,7 +71,7 @@ def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
         runs = {period: column.runs(studies)[_named(period)] for period in PERIODS}
         trained = {period: [row for row in rows if not _lost(column, row)] for period, rows in runs.items()}
         points = {period: known(rows, score) for period, rows in trained.items() if known(rows, score)}
-        if not points:
+        if not any(runs.values()):
             absent.append(column.name)
             continue
         middle = [100 * fmean(scores) for scores in points.values()]
@@ -87,7 +87,8 @@ def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
             zorder=3,
         )  # fmt: skip
         gone = [period for period, rows in runs.items() if rows and not trained[period]]
-        axes.plot(gone, [0.02] * len(gone), "x", color=color, transform=axes.get_xaxis_transform())
+        heights = [0.02 + 0.03 * number] * len(gone)  # crosses of two settings stand one above the other
+        axes.plot(gone, heights, "x", color=color, transform=axes.get_xaxis_transform())
     for name in absent:
         axes.plot([], [], " ", label=f"{name}: not run")
     axes.set_xticks(PERIODS)

@@ -16,7 +16,7 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.stacked.engine import own_objective, refusal
 from fedskip.engine.stacked.stepper import has_compiler
 from fedskip.input.errors import InputError
-from fedskip.models.forms import own_kernels
+from fedskip.models.forms import KERNELS, own_kernels
 from fedskip.spec.study import StudySpec
 from fedskip.study.choice import Choice, choose, compiles, streams_of
 from fedskip.study.prepare import Prepared
@@ -77,7 +77,8 @@ class Machine:
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
-        return {k: v for k, v in asdict(self).items() if k != "workers"}
+        found = asdict(self) | {"kernels": self.kernels and KERNELS}
+        return {k: v for k, v in found.items() if k != "workers"}
 
 
 def _forks(device: str, threads: int) -> bool:
