@@ -235,6 +235,14 @@ OTHERS = {
 }  # fmt: skip
 
 
+def test_rates_of_estimates_are_those_of_the_benchmark() -> None:
+    rates = ROOT / "src" / "fedskip" / "paper" / "rates.csv"
+    with rates.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            command = row["from"].removeprefix("fedskip bench ").replace(" --device cuda", "")
+            assert loaded()["speed"].measured(f"{command}:ms") == row["ms"]
+
+
 def test_no_page_is_left_out() -> None:
     """All but performance.md, most of whose times were read from a screen."""
     assert OTHERS.keys() | {"docs/performance.md"} == {

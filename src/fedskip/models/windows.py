@@ -8,8 +8,7 @@ order, so bits repeat.
 
 Shapes: x (n, B, H, W, C), w (n, O, C, k, l), b (n, O), the matrix (n, N, R S C); the pooled y, its gradient
 d and `where` (n, B, O, h, w), which pixel of each 2 × 2 was the largest, or NOWHERE if ReLU cut it off.
-`exact`: float32 and not tf32. An infinite pixel reaches all of its block: zeros of the matrix are multiplied,
-too.
+`exact`: float32 and not tf32. An infinite pixel reaches all of its block, by zeros of the matrix.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ TILE = 128  # blocks that a program takes at a time
 STEP = 32  # and numbers of their windows
 WARPS, STAGES = 8, 3
 PART, PARTS = 640, 3  # blocks whose weight gradients a program sums, about; and programs, at least
-PART_STEP = 64
+PART_STEP = 64  # and numbers of their windows
 MANY = 1024  # weights of a matrix that a program writes
+PRECISION = {True: "ieee", False: "tf32"}  # of products that are `exact`, or not
 
 
 @triton.jit
@@ -210,9 +210,9 @@ def windows_pooled(
     n, batch, height, width, c = x.shape
     y, where = _windows_pooled(x, matrix, b, window, exact)
     outputs, high, wide = y.shape[2:]
-    _pooled_blocks[(triton.cdiv(batch * high * triton.cdiv(wide, CELLS.value), TILE), n)](
+    _pooled_blocks[(triton.cdiv(blocks_of(batch, high, wide), TILE), n)](
         x, matrix, b, y, where, batch, outputs, high, wide, c, height, width, *window,
-        N=matrix.shape[1], TILE=TILE, STEP=STEP, PRECISION=_precision(exact),
+        N=matrix.shape[1], TILE=TILE, STEP=STEP, PRECISION=PRECISION[exact],
         num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return y, where
@@ -236,10 +236,10 @@ def windows_joined(
     x, matrix = x.contiguous(), matrix.contiguous()
     (n, batch, height, width, c), (high, wide) = x.shape, size
     out = _windows_joined(x, matrix, window, size, outputs, exact)
-    blocks = batch * triton.cdiv(high, 2) * triton.cdiv(wide, 2 * CELLS.value)
+    blocks = blocks_of(batch, triton.cdiv(high, 2), triton.cdiv(wide, 2))
     _joined_blocks[(triton.cdiv(blocks, TILE), n)](
         x, matrix, out, batch, outputs, high, wide, c, height, width, *window,
-        N=matrix.shape[1], TILE=TILE, STEP=STEP, PRECISION=_precision(exact),
+        N=matrix.shape[1], TILE=TILE, STEP=STEP, PRECISION=PRECISION[exact],
         num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return out
@@ -264,10 +264,10 @@ def windows_gradient(
     (n, batch, height, width, c), (outputs, high, wide) = x.shape, d.shape[2:]
     out = _windows_gradient(x, d, where, window, parts, columns, exact)
     tile, warps = (16, 8) if exact else (64, 4)  # exact products have all their numbers in registers
-    part = triton.cdiv(batch * high * triton.cdiv(wide, CELLS.value), parts * tile) * tile
+    part = triton.cdiv(blocks_of(batch, high, wide), parts * tile) * tile
     _matrix_gradient[(triton.cdiv(out.shape[3], PART_STEP), parts, n)](
         x, d, where, out, batch, outputs, part, high, wide, c, height, width, *window,
-        N=columns, TILE=tile, STEP=PART_STEP, PRECISION=_precision(exact),
+        N=columns, TILE=tile, STEP=PART_STEP, PRECISION=PRECISION[exact],
         num_warps=warps, num_stages=1,
     )  # fmt: skip
     return out
@@ -292,8 +292,10 @@ def columns_of(outputs: int) -> int:
 
 def parts_of(d: Tensor) -> int:
     """In how many parts the gradient of the matrix is summed."""
-    return max(PARTS, d.shape[1] * d.shape[3] * triton.cdiv(d.shape[4], CELLS.value) // PART)
+    _, batch, _, high, wide = d.shape
+    return max(PARTS, blocks_of(batch, high, wide) // PART)
 
 
-def _precision(exact: bool) -> str:
-    return "ieee" if exact else "tf32"
+def blocks_of(batch: int, high: int, wide: int) -> int:
+    """How many blocks so many pictures of pooled pixels have."""
+    return batch * high * int(triton.cdiv(wide, CELLS.value))
