@@ -36,9 +36,12 @@ DYNAMIC = {
 
 @cache
 def modules() -> dict[str, Path]:
-    """All modules, without the package's own name; `engine` is its __init__.py."""
+    """All modules, without the package's own name; `engine` is its __init__.py.
+
+    `__main__.py` is no room, but the door: nobody imports it.
+    """
     found = {}
-    for file in SOURCE.rglob("*.py"):
+    for file in sorted({*SOURCE.rglob("*.py")} - {SOURCE / "__main__.py"}):
         parts = file.relative_to(SOURCE).with_suffix("").parts
         found[".".join(part for part in parts if part != "__init__")] = file
     return found

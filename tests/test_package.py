@@ -56,3 +56,8 @@ def test_type_checkers_see_the_same_names() -> None:
     assert {alias.name: module for module, [alias] in seen} == {
         name: f"fedskip.{module}" for name, module in fedskip._HOMES.items()
     }
+
+
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "fedskip", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"fedskip {fedskip.__version__}\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedskip.input.errors import InputError
+from fedskip.paper.columns import settings
 from fedskip.spec import build, bundled, load_yaml
 from studies import STUDY, read_back
 
@@ -92,3 +93,17 @@ def test_find_takes_a_name_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(InputError) as caught:
             bundled.find(wrong)
         assert message in str(caught.value)
+
+
+def test_a_bundled_name_means_the_study_whatever_else_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of results may be called as its study, and the paper's studies are known beside it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table2" / "cifar10-iid").mkdir(parents=True)
+    (tmp_path / "table2" / "mine.yaml").write_text(STUDY)
+    assert bundled.find("table2") == bundled.path("table2")
+    assert [one.name for one in build(bundled.load("table2/cifar10-iid")).settings] == ["cifar10-iid"]
+    assert bundled.load("table2/mine.yaml").values == load_yaml(tmp_path / "table2" / "mine.yaml").values
+    settings.cache_clear()
+    assert "table2/cifar10-iid" in settings()

@@ -33,12 +33,13 @@ def path(name: str) -> Path:
 
 
 def find(study: str) -> Path:
-    """The file that a user means: a bundled name, or a path."""
+    """The file that a user means: a bundled name, whatever else is called so, or a path."""
     file = Path(study)
-    if study not in names() and file.is_file():
-        return file
-    if file.name == study and not file.suffix and not file.is_dir():  # it looks like a name
+    like_a_name = file.name == study and not file.suffix and not file.exists()
+    if study in names() or like_a_name:
         return path(study)
+    if file.is_file():
+        return file
     fix = f"give a YAML file or one of: {', '.join(names())}"
     if file.is_dir():
         fix = f"go on with it by {resuming(study)}" if (file / "study.yaml").exists() else fix
@@ -49,6 +50,6 @@ def find(study: str) -> Path:
 def load(study: str) -> Tree:
     """The study that a user means: a bundled name, one of its settings as NAME/SETTING, or a path."""
     name, _, setting = study.partition("/")
-    if setting and name in names() and not Path(study).exists():
+    if setting and name in names() and not Path(study).is_file():
         return load_yaml(path(name)).narrowed(setting)
     return load_yaml(find(study))
