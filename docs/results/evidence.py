@@ -1,23 +1,28 @@
 """Tables behind the verdicts of claims.md, with intervals over seeds, and Table IV over all columns."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 
 from rich.text import Text
 
+from fedskip.federation.server import draw_cohort
 from fedskip.paper.beside import METRIC, SKIPPING, gain, published_gain
 from fedskip.paper.claims import EARLY, at, fewest, tail, uneven, uneven_sheet
-from fedskip.paper.columns import BASELINE, Column
+from fedskip.paper.columns import BASELINE, Column, settings
 from fedskip.paper.pictures import beta, fig1_columns
 from fedskip.paper.table4 import reached
 from fedskip.records.history import TAIL
-from fedskip.records.table import Table
+from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results, first_at
 from fedskip.report.sheet import Sheet
 from fedskip.report.statistics import Difference, difference
 
 FIXED = "FedSkip-5"  # the period of the headline: that of the first examples, not picked by results
+FALL = 0.15  # of accuracy, from one merge to the next: a setback
+# at this seed this client has samples of one class only, with 50 clients and with 100 (diverged.csv)
+LONELY_SEED, LONELY = 1, 11
 Seeds = dict[int, float | None]
 
 
@@ -124,6 +129,36 @@ def merges(held: Results | None, method: str) -> Seeds:
         first = first_at(runs.get(seed, ()), max(base.column("test_accuracy")))
         found[seed] = first["merges"] if first else None
     return found
+
+
+def setbacks(kept: Sequence[Results]) -> Sheet:
+    """Periods in which a slot went on from the client of one class before it merged, and all others.
+
+    Of the runs at that seed that were not lost; what is counted first stands before the stroke.
+    """
+    rows = []
+    for name in ("table3/cifar10-p50", "table3/cifar10-p100"):
+        column = settings()[name]
+        held, keys = column.results(kept), column.draft.keys
+        for method in SKIPPING:
+            [run] = [row for row in column.runs(kept)[method] if row["seed"] == LONELY_SEED]
+            if run["diverged"] or column.at_chance(run):
+                continue
+            periods: dict[bool, list[Row]] = {True: [], False: []}
+            falls: dict[bool, int] = {True: 0, False: 0}
+            for before, now in pairwise(histories(held, method)[LONELY_SEED]):
+                way = range(before["round"], now["round"] - 1)  # 0-based, all rounds but the last
+                drawn = (draw_cohort("uniform", LONELY_SEED, t, keys["clients"], keys["cohort"]) for t in way)
+                met = any(LONELY in cohort for cohort in drawn)
+                periods[met].append(now)
+                falls[met] += before["test_accuracy"] - now["test_accuracy"] > FALL
+            cells = [
+                f"{falls[met]} of {len(periods[met])} / {max(row['drift_mean'] for row in periods[met]):,.0f}"
+                for met in (True, False)
+            ]
+            rows.append([Text(column.name), Text(method), *map(Text, cells)])
+    headers = ["column", "method", "a slot goes on from the client of one class", "none does"]
+    return Sheet("periods that end 15 points lower / largest drift", headers, 2, rows)
 
 
 def histories(held: Results | None, method: str) -> dict[int, Table]:

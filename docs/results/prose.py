@@ -22,7 +22,8 @@ Others are called KIND:COLUMN:
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
 `poison:SETTING:METHOD` is of poison.py, `audit:METHOD` of audit.py, `quick:METHOD` of quickstart.py,
-`bench:COMMAND` of speed.py. All others have names of their own, below.
+`bench:COMMAND` of speed.py, `visit:FILE:METHOD:...` and `lonely:CLIENTS:BETA` of visits.py. All others have
+names of their own, below.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +31,7 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, median
 
-from evidence import histories, plain
+from evidence import FALL, histories, plain
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
@@ -55,10 +56,10 @@ from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results, first_at
 from fedskip.report.statistics import difference
+from visits import from_lonely, lonely, looked_at
 
 PEERS = "../../benchmarks/results/peers"
 JUMP = 100  # times the median: what a drift has to be to be told
-FALL = 0.15  # of accuracy, from one merge to the next: a setback
 
 
 def value(name: str, kept: list[Results]) -> str:
@@ -297,6 +298,8 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "bench": lambda name, _: measured(name),
     "poison": poisoned,
     "quick": lambda method, _: gained(method),
+    "lonely": lambda name, _: lonely(name),
+    "visit": lambda name, _: looked_at(name),
 }
 OWN: dict[str, Callable[[list[Results]], str]] = {
     "saved-3": lambda _: _saved(3),
@@ -332,6 +335,7 @@ OWN: dict[str, Callable[[list[Results]], str]] = {
         kept, "table2/cifar10-iid", lambda run: 100 * run[1]["test_accuracy"], 0
     ),
     "scaffold-jumps": _jumps,
+    "from-lonely": lambda _: from_lonely(),
     "centralised": lambda _: centralised(),
     "travels-best": lambda kept: _travels(kept, "best"),
     "travels-last": lambda kept: _travels(kept, "last"),

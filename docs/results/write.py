@@ -25,6 +25,7 @@ import theory
 from matplotlib.axes import Axes
 
 import audit
+import visits
 from fedskip.paper.beside import gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet
 from fedskip.paper.clients import noted
@@ -69,6 +70,7 @@ def written(text: str, kept: list[Results]) -> str:
         "headline": lambda: evidence.headline(trained, kept),
         "quickstart": quickstart.quickstart_sheet,
         "early": lambda: early_sheet(trained, kept),
+        "setbacks": lambda: evidence.setbacks(kept),
         "early:gaps": lambda: evidence.early_gaps(trained, kept),
         "fig1": lambda: evidence.fig1_sheet(kept),
         "fig1:gaps": lambda: evidence.uneven_gaps(kept),
@@ -101,12 +103,14 @@ def written(text: str, kept: list[Results]) -> str:
 
 
 def pictures(kept: list[Results]) -> dict[str, Callable[[], Axes]]:
-    """What skipping gains, Figures 1, 2 and 5, and curves of the columns that have histories, by NAME.svg."""
+    """What skipping gains, Figures 1, 2, 5, single visits, curves of columns with histories, by NAME.svg."""
     found: dict[str, Callable[[], Axes]] = {
         "gains": lambda: gains_figure(list(races().values()), kept),
         "fig1": lambda: fig1(kept),
         "fig2": lambda: routing(kept),
         "fig5": lambda: fig5(kept),
+        "gradients": visits.gradients,
+        "told": visits.told,
     }
     for column in races().values():
         if (results := column.results(kept)) is not None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fedskip.federation.server import draw_cohort
+from fedskip.methods import FedAvg
 from fedskip.paper.clients import dealt
-from fedskip.paper.diverged import diverged, diverged_sheet
+from fedskip.paper.diverged import came_from, diverged, diverged_sheet
 from fedskip.records.table import Table
 from fedskip.report.results import Results
 
@@ -29,11 +31,24 @@ def test_when_and_on_which_client(tmp_path: Path) -> None:
     division = dealt(next(s for s in study.settings if s.name == "synthetic"), 0)
     assert division is not None
     assert (one["broke_round"], one["size"]) == (17, division.clients.sizes[3])
-    assert 1 <= one["classes"] <= 5
-    assert 0 < one["largest_class"] <= 1
+    assert (one["classes"], one["largest_class"]) == (1, 1.0)
     assert (other["last_round"], other["size"]) == (40, None)
     [row] = diverged_sheet([lost], tmp_path / "diverged.csv").rows
     cells = [cell.plain for cell in row]
     assert cells[:4] == ["table3/synthetic", "SCAFFOLD", "2 of 3", "17; after 40"]
-    assert cells[4].startswith(f"3 ({one['size']} samples of 244 on average, {one['classes']} classes, ")
-    assert cells[4].endswith("; not noted")
+    assert cells[4] == f"3 ({one['size']} samples of 244 on average, all of one class); not noted"
+    assert cells[5] == "–; –", "a model that is merged in every round comes from nobody"
+
+
+def test_a_model_that_skips_came_from_another_client() -> None:
+    """FedSkip-3 merges after round 15: round 17 is the second visit of a model, round 16 its first."""
+    study = Results.read(FOLDER)
+    setting = next(s for s in study.settings if s.name == "synthetic")
+    then, now = (draw_cohort("uniform", 0, round - 1, 212, 10) for round in (16, 17))
+    run = {"seed": 0, "broke_round": 17, "broke_client": int(now[4])}
+    assert came_from(run, setting, FedAvg(period=3)) == then[4]
+    assert came_from(run, setting, FedAvg()) is None
+    assert (
+        came_from(run | {"broke_round": 16, "broke_client": int(then[4])}, setting, FedAvg(period=3)) is None
+    )
+    assert came_from({"seed": 0, "broke_client": None}, setting, FedAvg(period=3)) is None

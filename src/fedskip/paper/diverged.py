@@ -1,7 +1,8 @@
-"""Which runs diverged, when, and on which client: `diverged.csv`, and what follows from it.
+"""Which runs diverged, when, on which client, and where the model came from: `diverged.csv`.
 
-The client's size and classes are known where its partition can be dealt again, which needs the data. So a
-command writes the file, and pages are made from it.
+A slot that skips brings along what its last client made of the model, so that one is named, too. Clients'
+sizes and classes are known where their partition can be dealt again, which needs the data. So a command
+writes the file, and pages are made from it.
 """
 
 from collections.abc import Sequence
@@ -12,18 +13,22 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fedskip.data import heatmap
+from fedskip.federation.server import draw_cohort
 from fedskip.files import write_text
+from fedskip.methods import Method
+from fedskip.methods.period import Period
 from fedskip.paper.clients import dataset, dealt, undealt
 from fedskip.paper.columns import settings
 from fedskip.paper.output import sheet
 from fedskip.records.table import Row, Table
+from fedskip.report import units
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 
 DIVERGED = (
     "setting", "method", "seed", "last_round", "broke_round", "broke_client", "size", "mean_size", "classes",
-    "largest_class",
+    "largest_class", "from_client", "from_size", "from_classes", "from_largest_class",
 )  # fmt: skip
 
 
@@ -35,7 +40,8 @@ def diverged(studies: Sequence[Results], out: Path) -> list[RenderableType]:
         for part in column.parts(studies):
             for run in part.summary:
                 if run["diverged"] and (part.out, run["run"]) not in rows:  # it may be of several settings
-                    rows[part.out, run["run"]] = found = {"setting": name} | _lost(run, part.settings[0])
+                    found = _lost(run, part.settings[0], column.methods[run["method"]])
+                    rows[part.out, run["run"]] = {"setting": name} | found
                     if run.get("broke_client") is not None and "size" not in found:
                         unknown[f"no sizes of {name}: {undealt(part.settings[0])}"] = None
     table = Table(DIVERGED, rows.values())
@@ -49,16 +55,31 @@ def diverged_sheet(studies: Sequence[Results], file: Path) -> Sheet:
     for name, method in dict.fromkeys((row["setting"], row["method"]) for row in known):
         found = known.where(setting=name, method=method)
         runs = settings()[name].runs(studies)[method]
-        cells = [f"{len(found)} of {len(runs)}", "; ".join(map(_when, found)), "; ".join(map(_where, found))]
+        said = ("; ".join(map(say, found)) for say in (_when, _where, _whence))
+        cells = [f"{len(found)} of {len(runs)}", *said]
         rows.append([Text(name), Text(method), *map(Text, cells)])
-    return Sheet("runs that diverged", ["setting", "method", "runs", "round", "client"], 2, rows)
+    headers = ["setting", "method", "runs", "round", "client", "its model came from"]
+    return Sheet("runs that diverged", headers, 2, rows)
 
 
-def _lost(run: Row, setting: About) -> Row:
-    """A run that diverged, and what is known of the client on which it did."""
+def _lost(run: Row, setting: About, method: Method) -> Row:
+    """A run that diverged, and what is known of the client on which it did, and of the one before."""
     about = {"method": run["method"], "seed": run["seed"], "last_round": run["rounds"]}
     about |= {key: run.get(key) for key in ("broke_round", "broke_client")}
-    return about | _client(setting, run["seed"], run.get("broke_client"))
+    before = came_from(run, setting, method)
+    whence = {f"from_{key}": value for key, value in _client(setting, run["seed"], before).items()}
+    return about | _client(setting, run["seed"], run.get("broke_client")) | {"from_client": before} | whence
+
+
+def came_from(run: Row, setting: About, method: Method) -> int | None:
+    """The client that a slot had visited with the model that broke; None where that was sent out anew."""
+    client, round = run.get("broke_client"), run.get("broke_round") or 1
+    if client is None or round == 1 or Period.parse(method.period).merges(round - 1):
+        return None
+    keys, seed = setting.keys, run["seed"]
+    policy, clients = keys.get("cohort_policy", "uniform"), setting.divisions[seed]["clients"]
+    now, then = (draw_cohort(policy, seed, one - 1, clients, keys["cohort"]) for one in (round, round - 1))
+    return int(then[now == client][0])
 
 
 def _client(setting: About, seed: int, client: int | None) -> Row:
@@ -82,10 +103,30 @@ def _when(row: Row) -> str:
 
 
 def _where(row: Row) -> str:
+    """The client on which a run broke."""
     if row["broke_client"] is None:
         return "not noted"
-    said = f"{row['broke_client']}"
-    if row["size"] is not None:
-        said += f" ({row['size']:,} samples of {row['mean_size']:,.0f} on average, {row['classes']} classes, "
-        said += f"{row['largest_class']:.0%} of one)"
-    return said
+    about = (
+        f"{row['size']:,} samples of {row['mean_size']:,.0f} on average, " if row["size"] is not None else ""
+    )
+    return f"{row['broke_client']}" + _mix(row, "", about)
+
+
+def _whence(row: Row) -> str:
+    """The client that it came from with its model."""
+    if row["from_client"] is None:
+        return units.NONE
+    about = f"{row['from_size']:,} samples, " if row["from_size"] is not None else ""
+    return f"{row['from_client']}" + _mix(row, "from_", about)
+
+
+def _mix(row: Row, prefix: str, about: str) -> str:
+    """How the samples of a client are spread over classes, as far as it is known."""
+    classes, largest = row[f"{prefix}classes"], row[f"{prefix}largest_class"]
+    if classes is None:
+        return ""
+    return (
+        f" ({about}all of one class)"
+        if classes == 1
+        else f" ({about}{classes} classes, {largest:.0%} of one)"
+    )

@@ -1,0 +1,42 @@
+"""benchmarks/visits.py, whose numbers stand in docs/results: what it notes of single visits."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "visits.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPT))
+
+
+def test_a_slot_takes_on_what_it_left(script: dict[str, Any]) -> None:
+    """Two rounds of FedSkip-2: the models of the first are received in the second, each by its slot."""
+    rows = script["watched"]("table3/synthetic", "fedskip(period=2)", seed=1, rounds=2)
+    first, second = rows[:10], rows[10:]
+    assert [(row["round"], row["slot"]) for row in rows] == [(t, k) for t in (1, 2) for k in range(10)]
+    for what in ("told", "active"):
+        assert [row[f"{what}_after"] for row in first] == [row[f"{what}_before"] for row in second]
+    assert [row["after"] for row in first] == [row["before"] for row in second]
+    assert len({row["before"] for row in first}) == 1, "all begin with the same model"
+    for row in rows:
+        assert 0 < row["gradient"] <= row["largest"]
+        assert row["steps"] == 10 * (row["samples"] // 64)
+        assert row["told_after"] > 0
+
+
+def test_a_client_with_the_samples_of_another(script: dict[str, Any]) -> None:
+    """All else is the same: also the visits of the others in the first round."""
+    arguments = ("table3/synthetic", "fedavg", 0, 1)
+    usual = script["watched"](*arguments)
+    one, other = (row["client"] for row in usual[:2])
+    swapped = script["watched"](*arguments, f"{one}:{other}")
+    assert swapped[0]["client"] == one
+    assert swapped[0]["samples"] == usual[1]["samples"] != usual[0]["samples"]
+    assert swapped[1:] == usual[1:]
