@@ -1,7 +1,7 @@
 """What happens in visits: how large gradients get, and how much a model tells samples apart.
 
     python benchmarks/visits.py table3/cifar10-p50 --methods "fedavg, fedskip(period=3)" --seed 1 --rounds 12
-    python benchmarks/visits.py fig5/p100-beta0.5 --methods "fedskip(period=15)" --rounds 30 --out visits.csv
+    python benchmarks/visits.py fig5/p100-beta0.5 --methods "fedskip(period=15)" --seed 0 1 --out v.csv
 
 Plays one of the paper's settings by the loop, in float32 on a CPU, and writes a row for each visit:
 
@@ -13,13 +13,15 @@ Plays one of the paper's settings by the loop, in float32 on a CPU, and writes a
 - active_before, active_after: the share of units behind a ReLU that are not 0, in the layer with the fewest
 - accuracy_before: of the model as it was received, on the same test samples
 
-With --instead 11:12 client 11 has the samples of client 12, and all else is the same: whom does it depend on?
+With --instead 11:12 client 11 has the samples of client 12, and all else is the same; --cohort says how many
+slots there are.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,16 +119,17 @@ def swapped(prepared: Prepared, instead: str) -> Prepared:
     return replace(prepared, divisions=divisions)
 
 
-def watched(name: str, methods: str, seed: int, rounds: int, instead: str | None = None) -> list[Row]:
+def watched(
+    name: str, methods: str, seed: int, rounds: int, instead: str | None = None, **more: Any
+) -> list[Row]:
     """The visits of all methods at a seed, in the order of rounds and slots."""
     keys: dict[str, Any] = dict(settings()[name].draft.keys)
-    prepared, machine = setting_of(
-        keys | {"methods": methods, "seeds": [seed], "rounds": rounds, "engine": "loop", "device": "cpu"}
-    )
+    keys |= {"methods": methods, "seeds": [seed], "rounds": rounds, "engine": "loop", "device": "cpu"}
+    prepared, machine = setting_of(keys | more)
     prepared = swapped(prepared, instead) if instead else prepared
     engine, runs = Watched(prepared, machine, name), list(prepared.runs())
     for run, _ in train(engine, runs, rounds):
-        print(f"{run.server.method.label}: round {run.round} of {rounds}", flush=True)
+        print(f"{run.server.method.label}: round {run.round} of {rounds}", file=sys.stderr, flush=True)
     order = [run.server.method.label for run in runs]
     return sorted(engine.rows, key=lambda row: (order.index(row["method"]), row["round"], row["slot"]))
 
@@ -135,13 +138,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("setting", choices=list(settings()), metavar="STUDY/SETTING")
     parser.add_argument("--methods", default="fedavg, fedskip(period=5)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--instead", metavar="A:B")
+    parser.add_argument("--cohort", type=int)
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    rows = watched(chosen.setting, chosen.methods, chosen.seed, chosen.rounds, chosen.instead)
-    table = Table(COLUMNS, rows)
+    more = {} if chosen.cohort is None else {"cohort": chosen.cohort}
+    table = Table(COLUMNS)
+    for seed in chosen.seed:
+        table.rows += watched(chosen.setting, chosen.methods, seed, chosen.rounds, chosen.instead, **more)
     if chosen.out is None:
         print(table.csv())
     else:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 from rich.text import Text
 
@@ -18,11 +19,10 @@ from fedskip.report import units
 from fedskip.report.results import Results, first_at
 from fedskip.report.sheet import Sheet
 from fedskip.report.statistics import Difference, difference
+from visits import single
 
 FIXED = "FedSkip-5"  # the period of the headline: that of the first examples, not picked by results
 FALL = 0.15  # of accuracy, from one merge to the next: a setback
-# at this seed this client has samples of one class only, with 50 clients and with 100 (diverged.csv)
-LONELY_SEED, LONELY = 1, 11
 Seeds = dict[int, float | None]
 
 
@@ -132,33 +132,38 @@ def merges(held: Results | None, method: str) -> Seeds:
 
 
 def setbacks(kept: Sequence[Results]) -> Sheet:
-    """Periods in which a slot went on from the client of one class before it merged, and all others.
+    """Where a client has one class: periods in which a slot went on from it before it merged, and all others.
 
-    Of the runs at that seed that were not lost; what is counted first stands before the stroke.
+    How many of them end lower, and the largest drift; of runs that were not lost.
     """
     rows = []
     for name in ("table3/cifar10-p50", "table3/cifar10-p100"):
         column = settings()[name]
         held, keys = column.results(kept), column.draft.keys
         for method in SKIPPING:
-            [run] = [row for row in column.runs(kept)[method] if row["seed"] == LONELY_SEED]
-            if run["diverged"] or column.at_chance(run):
-                continue
-            periods: dict[bool, list[Row]] = {True: [], False: []}
-            falls: dict[bool, int] = {True: 0, False: 0}
-            for before, now in pairwise(histories(held, method)[LONELY_SEED]):
-                way = range(before["round"], now["round"] - 1)  # 0-based, all rounds but the last
-                drawn = (draw_cohort("uniform", LONELY_SEED, t, keys["clients"], keys["cohort"]) for t in way)
-                met = any(LONELY in cohort for cohort in drawn)
-                periods[met].append(now)
-                falls[met] += before["test_accuracy"] - now["test_accuracy"] > FALL
-            cells = [
-                f"{falls[met]} of {len(periods[met])} / {max(row['drift_mean'] for row in periods[met]):,.0f}"
-                for met in (True, False)
-            ]
-            rows.append([Text(column.name), Text(method), *map(Text, cells)])
-    headers = ["column", "method", "a slot goes on from the client of one class", "none does"]
-    return Sheet("periods that end 15 points lower / largest drift", headers, 2, rows)
+            for run in column.runs(kept)[method]:
+                alone = single(keys["clients"], keys["partition"]["beta"], run["seed"])
+                if not alone or run["diverged"] or column.at_chance(run):
+                    continue
+                periods: dict[bool, list[tuple[Row, Row]]] = {True: [], False: []}
+                for before, now in pairwise(histories(held, method)[run["seed"]]):
+                    way = range(before["round"], now["round"] - 1)  # 0-based: all rounds but the last
+                    met = any({*alone} & {*_cohort(keys, run["seed"], round)} for round in way)
+                    periods[met].append((before, now))
+                cells = [_lower(periods[met]) for met in (True, False)]
+                rows.append([Text(column.name), Text(method), *map(Text, cells)])
+    headers = ["column", "method", "a slot goes on from the client with one class", "none does"]
+    return Sheet("periods that end lower / largest drift", headers, 2, rows)
+
+
+def _cohort(keys: Mapping[str, Any], seed: int, round: int) -> list[int]:
+    policy = keys.get("cohort_policy", "uniform")
+    return draw_cohort(policy, seed, round, keys["clients"], keys["cohort"]).tolist()
+
+
+def _lower(periods: Sequence[tuple[Row, Row]]) -> str:
+    falls = sum(before["test_accuracy"] - now["test_accuracy"] > FALL for before, now in periods)
+    return f"{falls} of {len(periods)} / {max(now['drift_mean'] for _, now in periods):,.0f}"
 
 
 def histories(held: Results | None, method: str) -> dict[int, Table]:

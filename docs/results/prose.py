@@ -22,7 +22,7 @@ Others are called KIND:COLUMN:
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
 `poison:SETTING:METHOD` is of poison.py, `audit:METHOD` of audit.py, `quick:METHOD` of quickstart.py,
-`bench:COMMAND` of speed.py, `visit:FILE:METHOD:...` and `lonely:CLIENTS:BETA` of visits.py. All others have
+`bench:COMMAND` of speed.py, `visit:FILE:METHOD:...` and `single:CLIENTS:BETA` of visits.py. All others have
 names of their own, below.
 """
 
@@ -56,7 +56,7 @@ from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results, first_at
 from fedskip.report.statistics import difference
-from visits import from_lonely, lonely, looked_at
+from visits import after_single, counted, looked_at
 
 PEERS = "../../benchmarks/results/peers"
 JUMP = 100  # times the median: what a drift has to be to be told
@@ -298,7 +298,7 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "bench": lambda name, _: measured(name),
     "poison": poisoned,
     "quick": lambda method, _: gained(method),
-    "lonely": lambda name, _: lonely(name),
+    "single": lambda name, _: counted(name),
     "visit": lambda name, _: looked_at(name),
 }
 OWN: dict[str, Callable[[list[Results]], str]] = {
@@ -335,7 +335,7 @@ OWN: dict[str, Callable[[list[Results]], str]] = {
         kept, "table2/cifar10-iid", lambda run: 100 * run[1]["test_accuracy"], 0
     ),
     "scaffold-jumps": _jumps,
-    "from-lonely": lambda _: from_lonely(),
+    "after-single": lambda _: after_single(),
     "centralised": lambda _: centralised(),
     "travels-best": lambda kept: _travels(kept, "best"),
     "travels-last": lambda kept: _travels(kept, "last"),

@@ -1,8 +1,9 @@
 """What happens in single visits: numbers and pictures from visits/*.csv, which benchmarks/visits.py makes.
 
 A number in a sentence is `visit:FILE:METHOD:COLUMN:STATISTIC:ROUNDS`, such as
-`visit:p50-seed1:FedSkip-3:largest:max:1-10`: over all visits of these rounds. `lonely:50:0.5` is how many of
-20 partitions into 50 clients, at beta 0.5, have a client with one class.
+`visit:p50-seed1:FedSkip-3:largest:max:1-10`: over all visits of these rounds; `11@17` is that of round 11 to
+client 17. `single:50:0.5` is how many of 20 partitions into 50 clients, at beta 0.5, have a client with one
+class, `single:50:0.5:0-2` how many such clients there are at seeds 0 to 2.
 """
 
 from collections.abc import Callable
@@ -12,19 +13,27 @@ from statistics import median
 
 import numpy as np
 from matplotlib.axes import Axes
+from rich.text import Text
 from theory import lines
 
 from fedskip.data.heatmap import class_counts
 from fedskip.data.partitions import partition
 from fedskip.records.table import Row, Table
+from fedskip.report import units
 from fedskip.report.canvas import finish, new_axes
+from fedskip.report.sheet import Sheet
 
 HERE = Path(__file__).parent / "visits"
+LABELS = np.repeat(np.arange(10), 5_000)  # as CIFAR-10 has them; their order makes no difference to counts
 STATISTICS: dict[str, Callable[[list[float]], float]] = {
-    "max": max, "min": min, "sum": sum, "median": median, "count": len,
+    "max": max, "min": min, "sum": sum, "median": median,
 }  # fmt: skip
-WHOLE = ("above_10", "steps", "client", "samples")
+WHOLE = ("above_10", "steps")
 SHARES = ("active_before", "active_after", "accuracy_before")
+PERIOD = 3  # of the runs whose gradients are shown
+
+
+# --- numbers in sentences --------------------------------------------------------------------------------
 
 
 @cache
@@ -33,10 +42,13 @@ def _file(name: str) -> Table:
 
 
 def visits(file: str, method: str, rounds: str) -> list[Row]:
-    """The visits of a method in the rounds A-B, or in one."""
-    first, _, last = rounds.partition("-")
+    """The visits of a method in the rounds A-B, or in one; with @ behind it, to one client."""
+    span, _, client = rounds.partition("@")
+    first, _, last = span.partition("-")
     return [
-        row for row in _file(file).where(method=method) if int(first) <= row["round"] <= int(last or first)
+        row
+        for row in _file(file).where(method=method)
+        if int(first) <= row["round"] <= int(last or first) and client in ("", str(row["client"]))
     ]
 
 
@@ -51,33 +63,71 @@ def looked_at(name: str) -> str:
     return f"{float(f'{found:.2g}'):g}" if column.startswith("told") else f"{found:#.3g}"
 
 
-def lonely(name: str, seeds: int = 20) -> str:
-    """Of so many partitions of CIFAR-10, those with a client whose samples are all of one class."""
-    clients, beta = name.split(":")
-    labels, found = np.repeat(np.arange(10), 5_000), 0
-    for seed in range(seeds):
-        dealt = partition(
-            "dirichlet", np.arange(len(labels)), labels, clients=int(clients), seed=seed, beta=float(beta)
-        )
-        found += bool(((class_counts(dealt, labels, 10) > 0).sum(0) == 1).any())
-    return str(found)
+@cache
+def single(clients: int, beta: float, seed: int) -> list[int]:
+    """The clients with samples of one class only, in a partition of CIFAR-10."""
+    dealt = partition("dirichlet", np.arange(len(LABELS)), LABELS, clients=clients, seed=seed, beta=beta)
+    return np.flatnonzero((class_counts(dealt, LABELS, 10) > 0).sum(0) == 1).tolist()
 
 
-def from_lonely() -> str:
+def counted(name: str) -> str:
+    """How many of 20 partitions have such a client; at some seeds, how many there are."""
+    clients, beta, *rest = name.split(":")
+    if not rest:
+        return str(sum(bool(single(int(clients), float(beta), seed)) for seed in range(20)))
+    first, _, last = rest[0].partition("-")
+    found = [len(single(int(clients), float(beta), seed)) for seed in range(int(first), int(last) + 1)]
+    return units.listed([str(number) for number in found])
+
+
+def after_single() -> str:
     """Of the runs of FedSkip that diverged, those whose model came from a client with one class."""
-    skipped = [line for line in lines("diverged/diverged") if line["from_client"]]
+    skipped = [line for line in lines("diverged/diverged") if line["method"].startswith("FedSkip-")]
     return f"{sum(line['from_classes'] == '1' for line in skipped)} of {len(skipped)}"
+
+
+# --- gradients -------------------------------------------------------------------------------------------
+
+
+def before(file: str, visit: Row) -> Row | None:
+    """The visit that a slot made with the same model in the round before; None if that was merged since."""
+    if (visit["round"] - 1) % PERIOD == 0:
+        return None
+    same = {key: visit[key] for key in ("method", "seed", "slot")}
+    [found] = _file(file).where(round=visit["round"] - 1, **same)
+    row: Row = found
+    return row
+
+
+def gradients_sheet() -> Sheet:
+    """The largest gradients right after a client with one class, and of all other visits, by seed."""
+    rows = []
+    for file in ("p50-seed1", "p50-others"):
+        known = _file(file).where(method=f"FedSkip-{PERIOD}")
+        for seed in dict.fromkeys(known.column("seed")):
+            alone = single(50, 0.5, seed)
+            after, others = list[float](), list[float]()
+            for row in known.where(seed=seed):
+                came = before(file, row)
+                (after if came and came["client"] in alone else others).append(row["largest"])
+            told = ", ".join(f"{norm:,.0f}" for norm in after) or units.NONE
+            cells = [str(seed), str(*alone) or "none", str(max(known.where(seed=seed).column("round"))), told]
+            rows.append([Text(cell) for cell in (*cells, f"{max(others):,.0f}")])
+    headers = ["seed", "client with one class", "rounds", "largest gradient of each visit right after it"]
+    return Sheet("gradients", [*headers, "of all other visits"], 1, rows)
 
 
 def gradients() -> Axes:
     """The largest gradient of every visit: one run whose slots skip, and FedAvg at the same seed."""
-    axes = new_axes()
-    for method, shift, marker in (("FedAvg", -0.12, "o"), ("FedSkip-3", 0.12, "s")):
-        rows = visits("p50-seed1", method, "1-12")
+    axes, file = new_axes(), "p50-seed1"
+    for method, shift, marker in (("FedAvg", -0.12, "o"), (f"FedSkip-{PERIOD}", 0.12, "s")):
+        rows = visits(file, method, "1-12")
         places = [row["round"] + shift for row in rows]
         axes.semilogy(places, [row["largest"] for row in rows], marker, ms=3.5, alpha=0.7, label=method)
-    worst = max(rows, key=lambda row: row["largest"])
-    said = f"client {worst['client']}; the model\ncomes from client {came_from(worst)}"
+    worst = max(_file(file), key=lambda row: row["largest"])
+    came = before(file, worst)
+    assert came is not None
+    said = f"client {worst['client']}; the model\ncomes from client {came['client']}"
     axes.annotate(
         said, (worst["round"], worst["largest"]), (worst["round"] - 4.3, worst["largest"] / 3), fontsize=8,
         arrowprops={"arrowstyle": "-", "lw": 0.6},
@@ -92,11 +142,7 @@ def gradients() -> Axes:
     return finish(axes, "The largest gradient of each visit", notes)
 
 
-def came_from(visit: Row) -> int:
-    """The client that a slot had visited in the round before."""
-    [row] = _file("p50-seed1").where(method=visit["method"], round=visit["round"] - 1, slot=visit["slot"])
-    client: int = row["client"]
-    return client
+# --- what models tell apart ------------------------------------------------------------------------------
 
 
 def told() -> Axes:
@@ -115,9 +161,5 @@ def told() -> Axes:
         merged = {one - 1: found.pop() for one, found in sent.items() if len(found) == 1}
         axes.semilogy([*merged], [*merged.values()], "o", ms=4, color=line.get_color())
     axes.set(xlabel="round", ylabel="standard deviation of outputs over images")
-    notes = [
-        "lines: median over slots, after a visit",
-        "points: models that are sent out to all",
-        "CIFAR-10, seed 0",
-    ]
+    notes = ["lines: median over slots, after a visit", "points: merged models", "CIFAR-10, seed 0"]
     return finish(axes, "How far models tell images apart", notes)

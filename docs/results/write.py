@@ -71,6 +71,7 @@ def written(text: str, kept: list[Results]) -> str:
         "quickstart": quickstart.quickstart_sheet,
         "early": lambda: early_sheet(trained, kept),
         "setbacks": lambda: evidence.setbacks(kept),
+        "gradients": visits.gradients_sheet,
         "early:gaps": lambda: evidence.early_gaps(trained, kept),
         "fig1": lambda: evidence.fig1_sheet(kept),
         "fig1:gaps": lambda: evidence.uneven_gaps(kept),

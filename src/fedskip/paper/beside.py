@@ -68,10 +68,13 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
 def _note(column: Column, studies: Sequence[Results]) -> str:
     """What makes a column less than the paper's, or other, and its clients that fill no batch."""
     said = [f"{words[0].upper()}{words[1:]}." for words in column.marks]
-    if small := some_short(column, studies):
-        batch = column.draft.keys["local"]["batch"]
-        said.append(f"{small} clients fill no batch of {batch}, and train in one short batch.")
-    return " ".join(said)
+    return " ".join([*said, *in_short_batches(column, studies)])
+
+
+def in_short_batches(column: Column, studies: Sequence[Results]) -> list[str]:
+    """A sentence on the clients that fill no batch, where there are any."""
+    small, batch = some_short(column, studies), column.draft.keys["local"]["batch"]
+    return [f"{small} clients fill no batch of {batch}, and train in one short batch."] if small else []
 
 
 def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], score: str = "best") -> Sheet:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from fedskip.paper.beside import gain, scores
+from fedskip.paper.beside import gain, in_short_batches, scores
 from fedskip.paper.columns import BASELINE, Column
 from fedskip.paper.remarks import remarks
 from fedskip.paper.strongest import shared_seeds, strongest
@@ -33,14 +33,15 @@ def tune_sheet(column: Column, studies: Sequence[Results]) -> Sheet:
     headers = ["method", "validation", "test at best validation", "best test", f"gain over {BASELINE}", ""]
     shown = [i for i, _ in enumerate(headers) if i < 5 or any(row[i].plain for row in rows)]
     cut = [[row[i] for i in shown] for row in rows]
-    note = _note(chosen, len(shared_seeds(tried, "validated")))
-    return Sheet(f"{column.table}/{column.name}", [headers[i] for i in shown], 1, cut, note)
+    notes = [*_chosen(chosen, len(shared_seeds(tried, "validated"))), *in_short_batches(column, studies)]
+    return Sheet(f"{column.table}/{column.name}", [headers[i] for i in shown], 1, cut, " ".join(notes))
 
 
-def _note(chosen: str | None, seeds: int) -> str:
-    if chosen is None:
-        return ""
-    return f"The validation split chooses {chosen}, by the mean over {units.count(seeds, 'seed')}."
+def _chosen(name: str | None, seeds: int) -> list[str]:
+    """A sentence on the value that was chosen, if one was."""
+    if name is None:
+        return []
+    return [f"The validation split chooses {name}, by the mean over {units.count(seeds, 'seed')}."]
 
 
 def _validated(column: Column, studies: Sequence[Results]) -> dict[str, list[Row]]:

@@ -33,7 +33,7 @@ def path(name: str) -> Path:
 
 
 def find(study: str) -> Path:
-    """The file that a user means: a bundled name, whatever else is called so, or a path."""
+    """The file that a user means: of a bundled name, whatever else is called so, or a path."""
     file = Path(study)
     like_a_name = file.name == study and not file.suffix and not file.exists()
     if study in names() or like_a_name:
@@ -48,7 +48,10 @@ def find(study: str) -> Path:
 
 
 def load(study: str) -> Tree:
-    """The study that a user means: a bundled name, one of its settings as NAME/SETTING, or a path."""
+    """The study that a user means: a bundled name, one of its settings as NAME/SETTING, or a path.
+
+    A bundled name comes before a file or folder called so; NAME/SETTING comes after a file.
+    """
     name, _, setting = study.partition("/")
     if setting and name in names() and not Path(study).is_file():
         return load_yaml(path(name)).narrowed(setting)
