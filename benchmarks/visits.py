@@ -5,8 +5,8 @@
 
 Plays one of the paper's settings by the loop, in float32 on a CPU, and writes a row for each visit:
 
-- gradient, largest: the median and the largest norm of the gradients of its steps; above_10: how many are
-  larger than 10
+- gradient, largest: the median and the largest norm of the gradients of its steps, with the method's terms;
+  above_10: how many are larger than 10
 - loss: mean over the steps; before, after: the norm of the model as it was received, and as it was trained
 - told_before, told_after: how far its outputs differ between test samples, as the standard deviation of an
   output over samples, mean over outputs: near 0, a model gives the same answer to everything

@@ -52,3 +52,6 @@ def test_a_model_that_skips_came_from_another_client() -> None:
         came_from(run | {"broke_round": 16, "broke_client": int(then[4])}, setting, FedAvg(period=3)) is None
     )
     assert came_from({"seed": 0, "broke_client": None}, setting, FedAvg(period=3)) is None
+    pinned = replace(setting, keys=setting.keys | {"partition_seed": 0})
+    then, now = (draw_cohort("uniform", 9, round - 1, 212, 10) for round in (16, 17))
+    assert came_from(run | {"seed": 9, "broke_client": int(now[2])}, pinned, FedAvg(period=3)) == then[2]

@@ -77,15 +77,15 @@ def came_from(run: Row, setting: About, method: Method) -> int | None:
     if client is None or round == 1 or Period.parse(method.period).merges(round - 1):
         return None
     keys, seed = setting.keys, run["seed"]
-    policy, clients = keys.get("cohort_policy", "uniform"), setting.divisions[seed]["clients"]
+    policy = keys.get("cohort_policy", "uniform")
+    clients = setting.divisions[_partition_seed(setting, seed)]["clients"]
     now, then = (draw_cohort(policy, seed, one - 1, clients, keys["cohort"]) for one in (round, round - 1))
     return int(then[now == client][0])
 
 
 def _client(setting: About, seed: int, client: int | None) -> Row:
     """The size of a client, and how its samples are spread over classes."""
-    fixed = setting.keys.get("partition_seed")
-    division = None if client is None else dealt(setting, seed if fixed is None else fixed)
+    division = None if client is None else dealt(setting, _partition_seed(setting, seed))
     if client is None or division is None:
         return {}
     data = dataset(**setting.keys["data"])
@@ -95,6 +95,12 @@ def _client(setting: About, seed: int, client: int | None) -> Row:
         "size": int(sizes[client]), "mean_size": float(np.mean(sizes)), "classes": int((counts > 0).sum()),
         "largest_class": float(counts.max() / counts.sum()),
     }  # fmt: skip
+
+
+def _partition_seed(setting: About, seed: int) -> int:
+    """The seed by which clients were dealt: that of the run, unless it is pinned."""
+    fixed: int | None = setting.keys.get("partition_seed")
+    return seed if fixed is None else fixed
 
 
 def _when(row: Row) -> str:
