@@ -9,7 +9,7 @@ from fedskip.records.table import Row
 from fedskip.report.looked import Looked
 
 HELPS = (
-    "What helps: a smaller local.lr, a local.clip (largest norm of a gradient; 1, say), "
+    "What helps: a smaller local.lr, a local.clip (largest norm of a gradient; 10, say), "
     "or guard=nonfinite, which sets visits aside that end in NaN or infinity."
 )
 SHOWN = 3  # runs
