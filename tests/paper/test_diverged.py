@@ -36,7 +36,7 @@ def test_when_and_on_which_client(tmp_path: Path) -> None:
     [row] = diverged_sheet([lost], tmp_path / "diverged.csv").rows
     cells = [cell.plain for cell in row]
     assert cells[:4] == ["table3/synthetic", "SCAFFOLD", "2 of 3", "17; after 40"]
-    assert cells[4] == f"3 ({one['size']} samples of 244 on average, all of one class); not noted"
+    assert cells[4] == f"3 ({one['size']} samples, mean 244; all of one class); not noted"
     assert cells[5] == "–; –", "a model that is merged in every round comes from nobody"
 
 

@@ -112,9 +112,7 @@ def _where(row: Row) -> str:
     """The client on which a run broke."""
     if row["broke_client"] is None:
         return "not noted"
-    about = (
-        f"{row['size']:,} samples of {row['mean_size']:,.0f} on average, " if row["size"] is not None else ""
-    )
+    about = f"{row['size']:,} samples, mean {row['mean_size']:,.0f}; " if row["size"] is not None else ""
     return f"{row['broke_client']}" + _mix(row, "", about)
 
 
