@@ -3,6 +3,9 @@
 import errno
 import logging
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -80,3 +83,32 @@ def test_what_exists_stays(tmp_path):
         InputError, match=r"--to exists already, got .*link'. Choose another name, or add force=True"
     ):
         refuse_existing("--to", tmp_path / "link")
+
+
+def test_a_folder_is_free_once_its_holder_is_killed_though_a_process_that_it_forked_lives_on(tmp_path):
+    """Training processes are forked; the system takes a moment to end them, too."""
+    code = f"""
+import os, time
+from pathlib import Path
+from fedskip.files import locked
+with locked(Path({str(tmp_path)!r})):
+    if not os.fork():
+        print(os.getpid(), flush=True)
+    time.sleep(60)
+"""
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = int(holder.stdout.readline())
+    try:
+        with (
+            pytest.raises(InputError, match=f"is in use by another process .pid {holder.pid}."),
+            locked(tmp_path),
+        ):
+            pass
+        holder.kill()
+        holder.wait()
+        with locked(tmp_path):
+            os.kill(child, 0)  # it is still there
+    finally:
+        holder.kill()
+        os.kill(child, signal.SIGKILL)
+        holder.stdout.close()

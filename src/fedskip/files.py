@@ -120,9 +120,25 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+_held: set[int] = set()  # handles of the folders that this process holds
+
+
+def _hold_nothing() -> None:
+    """In a forked process: its handles of held folders lead nowhere, so that it keeps them from nobody."""
+    for handle in _held:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, handle, inheritable=False)
+        os.close(nowhere)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_hold_nothing)
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder. The system lets go when the process ends, however it ends."""
+    """Hold a folder. The system lets go when the process ends, however it ends, and whom it has forked."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+") as file:
         handle = file.fileno()
@@ -138,9 +154,11 @@ def locked(folder: Path) -> Iterator[None]:
                 )
             os.ftruncate(handle, 0)
             os.write(handle, f"pid {os.getpid()}".encode())
+        _held.add(handle)
         try:
             yield
         finally:
+            _held.discard(handle)
             if fcntl is not None:
                 with contextlib.suppress(OSError):
                     fcntl.flock(handle, fcntl.LOCK_UN)  # said aloud: a forked process may still hold the file
