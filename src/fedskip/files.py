@@ -161,7 +161,7 @@ def locked(folder: Path) -> Iterator[None]:
             _held.discard(handle)
             if fcntl is not None:
                 with contextlib.suppress(OSError):
-                    fcntl.flock(handle, fcntl.LOCK_UN)  # said aloud: a forked process may still hold the file
+                    fcntl.flock(handle, fcntl.LOCK_UN)  # said aloud: one that is being started may have it
 
 
 @contextmanager
