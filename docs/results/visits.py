@@ -111,7 +111,12 @@ def gradients_sheet() -> Sheet:
                 came = before(file, row)
                 (after if came and came["client"] in alone else others).append(row["largest"])
             told = ", ".join(f"{norm:,.0f}" for norm in after) or units.NONE
-            cells = [str(seed), str(*alone) or "none", str(max(known.where(seed=seed).column("round"))), told]
+            cells = [
+                str(seed),
+                ", ".join(map(str, alone)) or "none",
+                str(max(known.where(seed=seed).column("round"))),
+                told,
+            ]
             rows.append([Text(cell) for cell in (*cells, f"{max(others):,.0f}")])
     headers = ["seed", "client with one class", "rounds", "largest gradient of each visit right after it"]
     return Sheet("gradients", [*headers, "of all other visits"], 1, rows)

@@ -138,7 +138,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder. The system lets go when the process ends, however it ends, and whom it has forked."""
+    """Hold a folder. The system lets go when the process ends, however, and whatever it has forked."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+") as file:
         handle = file.fileno()
