@@ -127,14 +127,15 @@ def test_a_sentence_can_compare_a_method_with_itself_alone() -> None:
 
 
 def test_merges_in_sentences_are_those_of_the_table() -> None:
-    """`fewer-best` is computed apart from the table of claims.md, and says the same."""
+    """`fewer-best` is computed apart from the table of claims.md, and says the same, or of how few seeds."""
     script = loaded()
     kept, races = script["studies"](), script["races"]()
     sheet = script["evidence"].merge_gaps(list(races.values()), kept)
     [row] = [row for row in sheet.rows if row[0].plain == "cifar10-beta0.5"]
     place = "table2/cifar10-beta0.5"
     for name, cell in zip(sheet.headers[3:], row[3:], strict=True):
-        assert script["prose"].value(f"fewer-best:{place}:{name}", kept) == cell.plain
+        said = script["prose"].value(f"fewer-best:{place}:{name}", kept)
+        assert said == cell.plain or (cell.plain == "–" and said.endswith("4 of 5 seeds"))
 
 
 def test_the_sizes_of_clients_in_the_errata(capsys: pytest.CaptureFixture[str]) -> None:

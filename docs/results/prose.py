@@ -6,6 +6,7 @@ Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifa
   `gain` is in tail; `each`, `each-best`, `each-last`: the same seed by seed
 - `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
 - `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
+- `reached`, `reached-round`: the highest accuracy and when, seed by seed, also of runs that diverged later
 - `diverged`, `chance`: runs, of how many; `broke`: in which rounds; `jump`, `jump-round`: the largest drift
 - `falls`: how often accuracy falls by more than 15 points from one merge to the next; `falls-last`: the last
   round in which it does
@@ -21,9 +22,9 @@ Others are called KIND:COLUMN:
 - `from`: its folders; `tested`: samples; `paper-gains`: the paper's, over all periods of FedSkip
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
-`poison:SETTING:METHOD` is of poison.py, `audit:METHOD` of audit.py, `quick:METHOD` of quickstart.py,
-`bench:COMMAND` of speed.py, `visit:FILE:METHOD:...` and `single:CLIENTS:BETA` of visits.py. All others have
-names of their own, below.
+`travels:DATA:SCORE` is of Table I, `poison:SETTING:METHOD` of poison.py, `audit:METHOD` of audit.py,
+`quick:METHOD` of quickstart.py, `bench:COMMAND` of speed.py, `visit:FILE:METHOD:...` and
+`single:CLIENTS:BETA` of visits.py. All others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable
@@ -121,6 +122,10 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         )
     if what == "fewer":
         return _fewer(column, method, score, kept)
+    if kind == "reached":
+        return ", ".join(f"{100 * row['best']:.2f}" for row in runs[method])
+    if kind == "reached-round":
+        return ", ".join(str(row["best_round"]) for row in runs[method])
     if kind == "broke":
         return ", ".join(str(row["broke_round"]) for row in runs[method] if row["diverged"])
     if what == "jump":
@@ -258,23 +263,19 @@ def _jumps(kept: list[Results]) -> str:
     return "; ".join(said)
 
 
-def _travels(kept: list[Results], score: str) -> str:
-    """What the travelling model of Table I gains over those that stay at home."""
-    away, home = (
-        {row["seed"]: row[score] for row in columns()[f"table1/cifar10-{name}"].runs(kept)["FedAvg-unmerged"]}
-        for name in ("cross", "local")
-    )
-    return shown_gain(difference(away, home))
-
-
-def _travelled(_: list[Results]) -> str:
-    """The same in the paper."""
-    away, home = (
-        columns()[f"table1/cifar10-{name}"].published["FedAvg-unmerged"] for name in ("cross", "local")
-    )
-    assert away is not None
-    assert home is not None
-    return units.difference(away - home, METRIC)
+def _travels(name: str, kept: list[Results]) -> str:
+    """What the travelling model of Table I gains over those that stay at home: DATA:SCORE, or DATA:paper."""
+    data, score = name.split(":")
+    away, home = (columns()[f"table1/{data}-{who}"] for who in ("cross", "local"))
+    if score == "paper":
+        one, other = (column.published["FedAvg-unmerged"] for column in (away, home))
+        assert one is not None
+        assert other is not None
+        return units.difference(one - other, METRIC)
+    found = [
+        {row["seed"]: row[score] for row in column.runs(kept)["FedAvg-unmerged"]} for column in (away, home)
+    ]
+    return shown_gain(difference(*found))
 
 
 def _turns(kept: list[Results]) -> str:
@@ -298,6 +299,7 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "bench": lambda name, _: measured(name),
     "poison": poisoned,
     "quick": lambda method, _: gained(method),
+    "travels": _travels,
     "single": lambda name, _: counted(name),
     "visit": lambda name, _: looked_at(name),
 }
@@ -337,9 +339,6 @@ OWN: dict[str, Callable[[list[Results]], str]] = {
     "scaffold-jumps": _jumps,
     "after-single": lambda _: after_single(),
     "centralised": lambda _: centralised(),
-    "travels-best": lambda kept: _travels(kept, "best"),
-    "travels-last": lambda kept: _travels(kept, "last"),
-    "travelled": _travelled,
     "travel-turns": _turns,
     "audit-error": lambda _: error(),
     "peers-idle": lambda _: _peers(busy=False),

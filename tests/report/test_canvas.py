@@ -24,6 +24,17 @@ def test_text_stays_text_and_the_same_figure_gives_the_same_file() -> None:
         drawn(figure(), "jpg")  # type: ignore[arg-type]
 
 
+def test_long_notes_take_lines_and_not_the_width_of_the_axes() -> None:
+    def width(note: str) -> float:
+        axes = new_axes()
+        axes.plot([1, 2], [3, 4], label="FedSkip-5")
+        finish(axes, "a setting", [note] * 6)
+        drawn(axes, "svg")
+        return float(axes.get_position().width)
+
+    assert width("1 of 3 seeds at chance") == pytest.approx(width("x"), rel=0.01)
+
+
 def test_axes_are_their_picture_in_a_notebook() -> None:
     axes = new_axes()
     png, size = axes._repr_png_()  # type: ignore[attr-defined]

@@ -66,7 +66,7 @@ def fig5_columns() -> list[Column]:
 
 def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
     """Accuracy against the period, a line for each setting."""
-    axes, absent = new_axes(), []
+    axes, absent, crossed = new_axes(), [], 0
     for number, column in enumerate(fig5_columns()):
         runs = {period: column.runs(studies)[_named(period)] for period in PERIODS}
         trained = {period: [row for row in rows if not _lost(column, row)] for period, rows in runs.items()}
@@ -87,7 +87,8 @@ def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
             zorder=3,
         )  # fmt: skip
         gone = [period for period, rows in runs.items() if rows and not trained[period]]
-        heights = [0.02 + 0.03 * number] * len(gone)  # crosses of two settings stand one above the other
+        heights = [0.02 + 0.03 * crossed] * len(gone)  # crosses of two settings stand one above the other
+        crossed += bool(gone)
         axes.plot(gone, heights, "x", color=color, transform=axes.get_xaxis_transform())
     for name in absent:
         axes.plot([], [], " ", label=f"{name}: not run")

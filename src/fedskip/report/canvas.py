@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from functools import partial
+from textwrap import wrap
 from typing import TYPE_CHECKING, Literal
 
 from fedskip.input.errors import unknown
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 SIZE = (6.4, 4.0)  # inches
 GREY = "#767676"
+WIDE = 120  # characters of a note that fit above the axes and the legend
 
 
 def new_axes(layout: Literal["constrained"] | None = "constrained") -> Axes:
@@ -32,8 +34,9 @@ def _in_a_notebook(axes: Axes) -> tuple[bytes, dict[str, int]]:
 
 
 def finish(axes: Axes, title: str, notes: Sequence[str], *, legend: bool = True) -> Axes:
-    names = [axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=18)]
-    names.append(axes.text(0, 1.02, "; ".join(notes), transform=axes.transAxes, fontsize=7, color=GREY))
+    below = wrap("; ".join(notes), WIDE)
+    names = [axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=18 + 9 * len(below[1:]))]
+    names.append(axes.text(0, 1.02, "\n".join(below), transform=axes.transAxes, fontsize=7, color=GREY))
     names += [axes.xaxis.label, axes.yaxis.label]
     axes.spines[["top", "right"]].set_visible(False)
     if legend:
