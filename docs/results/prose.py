@@ -7,6 +7,7 @@ Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifa
 - `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
 - `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
 - `reached`, `reached-round`: the highest accuracy and when, seed by seed, also of runs that diverged later
+- `slots`: the gain over FedAvg of single slots before they merge
 - `diverged`, `chance`: runs, of how many; `broke`: in which rounds; `jump`, `jump-round`: the largest drift
 - `falls`: how often accuracy falls by more than 15 points from one merge to the next; `falls-last`: the last
   round in which it does
@@ -50,6 +51,7 @@ from fedskip.paper.beside import (
     scores,
     shown_gain,
 )
+from fedskip.paper.claims import slot_scores
 from fedskip.paper.columns import BASELINE, Column, columns, settings
 from fedskip.paper.compose import skipping
 from fedskip.paper.strongest import strongest
@@ -122,6 +124,10 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         )
     if what == "fewer":
         return _fewer(column, method, score, kept)
+    if kind == "slots":
+        held = column.results(kept)
+        assert held is not None
+        return shown_gain(difference(slot_scores(held, method), slot_scores(held, BASELINE)))
     if kind == "reached":
         return ", ".join(f"{100 * row['best']:.2f}" for row in runs[method])
     if kind == "reached-round":

@@ -92,15 +92,20 @@ def fewest(merges: Mapping[str, float]) -> str | None:
     return min(merges, key=merges.__getitem__, default=None)
 
 
+def slot_scores(results: Results, label: str) -> dict[int, float | None]:
+    """The accuracy of single slots before they merge, over the last rounds, by seed."""
+    about = results.compared[0]
+    runs = results.histories(about.name, label)
+    return {run[0]["seed"]: tail(run, "slot_accuracy", about.rounds) for run in runs}
+
+
 def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
     """The accuracy of single slots before they merge, over the last rounds, and its gain over FedAvg's."""
     rows = []
     for column, results in _held(columns, studies).items():
-        about, base = results.compared[0], dict[int, float | None]()
-        name = about.name
+        name, base = results.compared[0].name, dict[int, float | None]()
         for label in (BASELINE, *SKIPPING):
-            runs = {run[0]["seed"]: run for run in results.histories(name, label)}
-            known = {seed: tail(run, "slot_accuracy", about.rounds) for seed, run in runs.items()}
+            known = slot_scores(results, label)
             if not known:
                 continue
             base = base or dict(known)
