@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from fedskip.bench.contestants import setting_of
 from fedskip.models.forms import KERNELS
 from fedskip.records.provenance import Folder
 from fedskip.spec import Tree, build
-from fedskip.study.machine import Machine
+from fedskip.study.machine import Machine, multiprocessors_of
 from studies import Halved, study
 
 
@@ -58,3 +59,13 @@ def test_the_edition_of_our_kernels_is_noted() -> None:
     _, machine = setting_of(CASES["synthetic"].study(10, device="cpu"))
     assert machine.facts()["kernels"] is False
     assert replace(machine, kernels=True).facts()["kernels"] == KERNELS > 1
+
+
+def test_how_much_of_a_gpu_a_process_sees_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a part of its multiprocessors, as MPS gives it, sums are cut otherwise; a CPU has none."""
+    _, machine = setting_of(CASES["synthetic"].study(10, device="cpu"))
+    assert "multiprocessors" not in machine.facts()
+    seen = {"cuda": SimpleNamespace(multi_processor_count=79)}
+    monkeypatch.setattr("torch.cuda.get_device_properties", seen.__getitem__)
+    part = replace(machine, device="cuda", multiprocessors=multiprocessors_of("cuda"))
+    assert part.facts()["multiprocessors"] == 79

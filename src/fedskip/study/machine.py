@@ -35,6 +35,7 @@ class Machine:
     engine: str  # loop or stacked
     device: str
     device_name: str  # the GPU's name; on a CPU torch's capability level
+    multiprocessors: int | None  # of the GPU, as this process sees it: MPS may give it a part
     compile: bool
     threads: int  # torch threads of the stacked engine; the loop always has one for each visit
     workers: int  # visits that the loop trains side by side; does not touch the results
@@ -61,7 +62,7 @@ class Machine:
         compile = stacked and spec.compile and has_compiler()
         compile = compile and compiles(model, prepared.device.type, precision, kernels)
         return cls(
-            engine, device, name_of(device), compile,
+            engine, device, name_of(device), multiprocessors_of(device), compile,
             # more threads than one lose more at the barriers between small kernels than they gain
             threads=threads,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
@@ -78,7 +79,7 @@ class Machine:
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
         found = asdict(self) | {"kernels": self.kernels and KERNELS}
-        return {k: v for k, v in found.items() if k != "workers"}
+        return {k: v for k, v in found.items() if k != "workers" and v is not None}
 
 
 def _forks(device: str, threads: int) -> bool:
@@ -109,6 +110,11 @@ def engine_of(spec: StudySpec, prepared: Prepared) -> Choice:
 def name_of(device: str) -> str:
     """The GPU's name; torch's capability level of a CPU."""
     return torch.backends.cpu.get_cpu_capability() if device == "cpu" else torch.cuda.get_device_name(device)
+
+
+def multiprocessors_of(device: str) -> int | None:
+    """By which libraries choose how to cut their sums: with a part of a GPU's, bits are others."""
+    return None if device == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def arithmetic_of(spec: StudySpec) -> Arithmetic:
