@@ -44,7 +44,7 @@ from fedskip.input.errors import InputError, unknown
 from fedskip.models.cnn import CNN
 from fedskip.models.layers import numbers
 from fedskip.models.resnet import ResNet
-from fedskip.study.machine import name_of, versions
+from fedskip.version import name_of, versions
 
 ROWS = {"cpu": (10, 30), "cuda": (10,)}  # more rows are better for a GPU
 SECONDS = {"cpu": 0.5, "cuda": 0.15}  # of each contestant in a turn

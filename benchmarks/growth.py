@@ -55,7 +55,8 @@ from fedskip.files import write_text
 from fedskip.input.errors import InputError
 from fedskip.spec import Tree, build
 from fedskip.study.engines import make_engine
-from fedskip.study.machine import arithmetic_of, name_of, resolve_device, versions
+from fedskip.study.machine import arithmetic_of, resolve_device
+from fedskip.version import name_of, versions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

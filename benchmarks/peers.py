@@ -53,7 +53,7 @@ from fedskip.data.noise import images
 from fedskip.engine import Local, Loop
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
 from fedskip.input.errors import InputError
-from fedskip.study.machine import versions
+from fedskip.version import versions
 from plain import fedavg_round
 
 IMAGES = 50  # of each client

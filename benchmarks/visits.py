@@ -14,7 +14,7 @@ Plays one of the paper's settings by the loop, in float32 on a CPU, and writes a
 - accuracy_before: of the model as it was received, on the same test samples
 
 With --instead 11:12 client 11 has the samples of client 12, and all else is the same; --cohort says how many
-slots there are.
+slots there are; --clip cuts gradients to this norm, before they are noted.
 """
 
 from __future__ import annotations
@@ -120,12 +120,14 @@ def swapped(prepared: Prepared, instead: str) -> Prepared:
 
 
 def watched(
-    name: str, methods: str, seed: int, rounds: int, instead: str | None = None, **more: Any
-) -> list[Row]:
+    name: str, methods: str, seed: int, rounds: int,
+    instead: str | None = None, cohort: int | None = None, clip: float | None = None,
+) -> list[Row]:  # fmt: skip
     """The visits of all methods at a seed, in the order of rounds and slots."""
     keys: dict[str, Any] = dict(settings()[name].draft.keys)
     keys |= {"methods": methods, "seeds": [seed], "rounds": rounds, "engine": "loop", "device": "cpu"}
-    prepared, machine = setting_of(keys | more)
+    keys |= {"cohort": cohort or keys["cohort"], "local": keys["local"] | ({"clip": clip} if clip else {})}
+    prepared, machine = setting_of(keys)
     prepared = swapped(prepared, instead) if instead else prepared
     engine, runs = Watched(prepared, machine, name), list(prepared.runs())
     for run, _ in train(engine, runs, rounds):
@@ -142,12 +144,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--instead", metavar="A:B")
     parser.add_argument("--cohort", type=int)
+    parser.add_argument("--clip", type=float)
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    more = {} if chosen.cohort is None else {"cohort": chosen.cohort}
     table = Table(COLUMNS)
     for seed in chosen.seed:
-        table.rows += watched(chosen.setting, chosen.methods, seed, chosen.rounds, chosen.instead, **more)
+        table.rows += watched(
+            chosen.setting, chosen.methods, seed, chosen.rounds, chosen.instead, chosen.cohort, chosen.clip
+        )
     if chosen.out is None:
         print(table.csv())
     else:

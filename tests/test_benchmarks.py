@@ -40,3 +40,9 @@ def test_a_client_with_the_samples_of_another(script: dict[str, Any]) -> None:
     assert swapped[0]["client"] == one
     assert swapped[0]["samples"] == usual[1]["samples"] != usual[0]["samples"]
     assert swapped[1:] == usual[1:]
+
+
+def test_clipped_gradients_and_fewer_slots(script: dict[str, Any]) -> None:
+    rows = script["watched"]("table3/synthetic", "fedavg", 0, 1, cohort=3, clip=0.01)
+    assert len(rows) == 3
+    assert [round(row["largest"], 6) for row in rows] == [0.01] * 3

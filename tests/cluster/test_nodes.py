@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from fedskip import InputError
 from fedskip.cluster.errands import Device, Lost, NotStarted, Unfit
 from fedskip.cluster.nodes import refuse_unlike
-from fedskip.cluster.worker import capability, facts, versions
+from fedskip.cluster.worker import facts
+from fedskip.version import name_of, versions
 
 ONE, TWO = Device("n1", "one", "GPU", 0), Device("n2", "two", "GPU", 0)
 
@@ -63,6 +65,7 @@ def test_nobody_answers() -> None:
 def test_a_core_of_a_node_with_gpus_is_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray does not hide them."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "H200")
-    assert facts("CPU", "/")["device"] == capability()
-    assert facts("GPU", "/")["device"] == "H200"
+    whole = SimpleNamespace(name="H200", multi_processor_count=132)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: whole)
+    assert facts("CPU", "/")["device"] == name_of("cpu")
+    assert facts("GPU", "/")["device"] == "H200, 132 multiprocessors"

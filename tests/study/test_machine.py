@@ -14,7 +14,8 @@ from fedskip.bench.contestants import setting_of
 from fedskip.models.forms import KERNELS
 from fedskip.records.provenance import Folder
 from fedskip.spec import Tree, build
-from fedskip.study.machine import Machine, multiprocessors_of
+from fedskip.study.machine import Machine
+from fedskip.version import name_of
 from studies import Halved, study
 
 
@@ -61,11 +62,17 @@ def test_the_edition_of_our_kernels_is_noted() -> None:
     assert replace(machine, kernels=True).facts()["kernels"] == KERNELS > 1
 
 
-def test_how_much_of_a_gpu_a_process_sees_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a part of its multiprocessors, as MPS gives it, sums are cut otherwise; a CPU has none."""
-    _, machine = setting_of(CASES["synthetic"].study(10, device="cpu"))
-    assert "multiprocessors" not in machine.facts()
-    seen = {"cuda": SimpleNamespace(multi_processor_count=79)}
-    monkeypatch.setattr("torch.cuda.get_device_properties", seen.__getitem__)
-    part = replace(machine, device="cuda", multiprocessors=multiprocessors_of("cuda"))
-    assert part.facts()["multiprocessors"] == 79
+def test_a_study_does_not_go_on_with_a_part_of_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MPS gives it to a process, which then sees fewer multiprocessors of the same GPU."""
+    gpu = SimpleNamespace(name="H200", multi_processor_count=132)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: gpu)
+    monkeypatch.setattr("fedskip.study.machine.name_of", lambda _: name_of("cuda"))
+    study(tmp_path, rounds=1).run()
+    gpu.multi_processor_count = 78
+    was, now = "'H200, 132 multiprocessors'", "'H200, 78 multiprocessors'"
+    with pytest.raises(InputError, match=rf"not repeat .* machine\.device_name was {was} and is {now}"):
+        study(tmp_path, rounds=1).resume(rounds=2)
+    gpu.multi_processor_count = 132
+    study(tmp_path, rounds=1).resume(rounds=2)

@@ -19,8 +19,9 @@ from fedskip.engine import Loop, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.input.errors import InputError, option, unknown
 from fedskip.models.forms import functional
-from fedskip.study.machine import resolve_device, versions
+from fedskip.study.machine import resolve_device
 from fedskip.study.prepare import Prepared
+from fedskip.version import versions
 
 SECONDS = {"cpu": 4.0, "cuda": 1.0}  # of each contestant in a turn; GPUs are less noisy
 

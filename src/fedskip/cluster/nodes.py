@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedskip.cluster.errands import Began, Device, Ended, Facts, Failed, Hall, Lost, NotStarted, Unfit
-from fedskip.cluster.worker import versions
 from fedskip.input.errors import InputError, flag, said
+from fedskip.version import versions
 
 SPACE = 1 << 30  # bytes that a node must have free, for what Ray puts aside
 GREET = 240.0  # seconds in which all nodes have answered

@@ -1,7 +1,6 @@
 """A process of its own on a device: it does one errand after another."""
 
 import pickle
-import platform
 import shutil
 import signal
 import socket
@@ -9,12 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-
 from fedskip.cluster.errands import Began, Facts, Failed, Serve
 from fedskip.input.errors import portable
-from fedskip.version import __version__
+from fedskip.version import name_of, versions
 
 
 class Worker:
@@ -56,20 +52,6 @@ def facts(kind: str, folder: str) -> Facts:
     return {
         "host": socket.gethostname(),
         "versions": versions(),
-        "device": torch.cuda.get_device_name() if kind == "GPU" else capability(),
+        "device": name_of("cuda" if kind == "GPU" else "cpu"),
         "free": shutil.disk_usage(folder).free,  # bytes
     }
-
-
-def versions() -> dict[str, str]:
-    return {
-        "fedskip": __version__,
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def capability() -> str:
-    """Torch's name of what the CPU can do."""
-    return str(torch.backends.cpu.get_cpu_capability())

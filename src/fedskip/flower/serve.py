@@ -24,7 +24,7 @@ from fedskip.records.table import Row, Table
 from fedskip.report.page import write_report
 from fedskip.report.results import Results
 from fedskip.spec import build, dump, load_yaml
-from fedskip.study.machine import versions
+from fedskip.version import versions
 
 log = logging.getLogger(__name__)
 

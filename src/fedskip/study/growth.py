@@ -18,8 +18,8 @@ from fedskip.records.table import Row, Table
 from fedskip.spec import Draft, Setting, StudySpec
 from fedskip.spec.keys import seeds as seeds_of
 from fedskip.spec.parts import Part, grown, parts
-from fedskip.study.machine import versions
 from fedskip.study.prepare import Prepared
+from fedskip.version import versions
 
 log = logging.getLogger(__name__)
 

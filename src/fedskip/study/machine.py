@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedskip.engine.arithmetic import Arithmetic
@@ -21,7 +19,7 @@ from fedskip.spec.study import StudySpec
 from fedskip.study.choice import Choice, choose, compiles, streams_of
 from fedskip.study.prepare import Prepared
 from fedskip.study.workers import AVAILABLE
-from fedskip.version import __version__
+from fedskip.version import name_of
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +32,7 @@ class Machine:
 
     engine: str  # loop or stacked
     device: str
-    device_name: str  # the GPU's name; on a CPU torch's capability level
-    multiprocessors: int | None  # of the GPU, as this process sees it: MPS may give it a part
+    device_name: str  # as bits depend on it
     compile: bool
     threads: int  # torch threads of the stacked engine; the loop always has one for each visit
     workers: int  # visits that the loop trains side by side; does not touch the results
@@ -62,7 +59,7 @@ class Machine:
         compile = stacked and spec.compile and has_compiler()
         compile = compile and compiles(model, prepared.device.type, precision, kernels)
         return cls(
-            engine, device, name_of(device), multiprocessors_of(device), compile,
+            engine, device, name_of(device), compile,
             # more threads than one lose more at the barriers between small kernels than they gain
             threads=threads,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
@@ -79,7 +76,7 @@ class Machine:
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
         found = asdict(self) | {"kernels": self.kernels and KERNELS}
-        return {k: v for k, v in found.items() if k != "workers" and v is not None}
+        return {k: v for k, v in found.items() if k != "workers"}
 
 
 def _forks(device: str, threads: int) -> bool:
@@ -107,16 +104,6 @@ def engine_of(spec: StudySpec, prepared: Prepared) -> Choice:
     return Choice("stacked", streams=streams)
 
 
-def name_of(device: str) -> str:
-    """The GPU's name; torch's capability level of a CPU."""
-    return torch.backends.cpu.get_cpu_capability() if device == "cpu" else torch.cuda.get_device_name(device)
-
-
-def multiprocessors_of(device: str) -> int | None:
-    """By which libraries choose how to cut their sums: with a part of a GPU's, bits are others."""
-    return None if device == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
-
-
 def arithmetic_of(spec: StudySpec) -> Arithmetic:
     """Precision and repeatability as a study has them on this machine."""
     on_cpu = resolve_device(spec.device) == "cpu"
@@ -137,14 +124,6 @@ def resolve_device(device: str) -> str:
         there = torch.cuda.device_count()
         raise InputError("device", f"is not there: torch sees {there} GPU(s), from cuda:0 on", device)
     return device
-
-
-def versions() -> dict[str, str]:
-    """The libraries that do the arithmetic."""
-    return {
-        "fedskip": __version__, "torch": str(torch.__version__), "numpy": np.__version__,
-        "python": platform.python_version(),
-    }  # fmt: skip
 
 
 def suited(spec: StudySpec, before: Mapping[str, Any]) -> StudySpec:

@@ -16,10 +16,11 @@ from fedskip.report.progress import Progress
 from fedskip.report.trackers.audience import Audience, Heard
 from fedskip.spec import Setting, StudySpec, dump
 from fedskip.study.growth import Done, made_with
-from fedskip.study.machine import Machine, suited, versions
+from fedskip.study.machine import Machine, suited
 from fedskip.study.prepare import Prepared
 from fedskip.study.session import Session
 from fedskip.study.stops import Stop
+from fedskip.version import versions
 
 NO_LIMIT = 1 << 62  # rows
 
