@@ -7,8 +7,9 @@ Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifa
 - `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
 - `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
 - `reached`, `reached-round`: the highest accuracy and when, seed by seed, also of runs that diverged later
-- `slots`: the gain over FedAvg of single slots before they merge
-- `diverged`, `chance`: runs, of how many; `broke`: in which rounds; `jump`, `jump-round`: the largest drift
+- `slots`: the gain over FedAvg of single slots before they merge; `slots-more`: less that of the merged model
+- `diverged`, `chance`: runs, of how many; `broke`: in which rounds; `jump`, `jump-round`: the largest drift,
+  `jumps`, `jumps-round`: the same seed by seed; `first-drift`: that of the first merge, seed by seed
 - `falls`: how often accuracy falls by more than 15 points from one merge to the next; `falls-last`: the last
   round in which it does
 - `merges-best`, `merges-last`: seed by seed, until FedAvg's best or its last; `fewer-best`, `fewer-last`:
@@ -24,8 +25,8 @@ Others are called KIND:COLUMN:
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
 `travels:DATA:SCORE` is of Table I, `poison:SETTING:METHOD` of poison.py, `audit:METHOD` of audit.py,
-`quick:METHOD` of quickstart.py, `bench:COMMAND` of speed.py, `visit:FILE:METHOD:...` and
-`single:CLIENTS:BETA` of visits.py. All others have names of their own, below.
+`quick:METHOD` of quickstart.py, `bench:COMMAND` of speed.py, `visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
+`after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable
@@ -59,7 +60,7 @@ from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results, first_at
 from fedskip.report.statistics import difference
-from visits import after_single, counted, looked_at
+from visits import after_one, after_single, counted, looked_at
 
 PEERS = "../../benchmarks/results/peers"
 JUMP = 100  # times the median: what a drift has to be to be told
@@ -128,6 +129,8 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         held = column.results(kept)
         assert held is not None
         return shown_gain(difference(slot_scores(held, method), slot_scores(held, BASELINE)))
+    if kind == "slots-more":
+        return _more_in_slots(column, method, kept)
     if kind == "reached":
         return ", ".join(f"{100 * row['best']:.2f}" for row in runs[method])
     if kind == "reached-round":
@@ -138,6 +141,10 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         drifts = [row for run in histories(column.results(kept), method).values() for row in run]
         most = max(drifts, key=lambda row: row["drift_mean"])
         return str(most["round"]) if score else f"{most['drift_mean']:,.0f}"
+    if what in ("jumps", "first"):
+        each = [run for _, run in sorted(histories(column.results(kept), method).items())]
+        told = [max(run, key=lambda row: row["drift_mean"]) if what == "jumps" else run[0] for run in each]
+        return ", ".join(str(r["round"]) if score == "round" else f"{r['drift_mean']:,.0f}" for r in told)
     if kind == "chance":
         return f"{sum(map(column.at_chance, runs[method]))} of {len(runs[method])}"
     if kind == "diverged":
@@ -168,6 +175,21 @@ def _again(column: Column, method: str, kept: list[Results]) -> str:
         for row in part.summary.where(method=method, diverged=False):
             found.setdefault(row["seed"], []).append(100 * row["mean_tail"])
     return _range((max(tails) - min(tails) for tails in found.values() if len(tails) > 1), ".2f")
+
+
+def _more_in_slots(column: Column, method: str, kept: list[Results]) -> str:
+    """By how much single slots gain more over FedAvg's than the merged model does, paired by seed."""
+    held, runs = column.results(kept), column.runs(kept)
+    assert held is not None
+    above = [
+        {
+            seed: None if slot is None else slot - merged[seed]
+            for seed, slot in slot_scores(held, name).items()
+        }
+        for name in (method, BASELINE)
+        for merged in [{row["seed"]: row["mean_tail"] for row in runs[name]}]
+    ]
+    return shown_gain(difference(*above))
 
 
 def _falls(column: Column, method: str, kept: list[Results]) -> list[int]:
@@ -307,6 +329,8 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "quick": lambda method, _: gained(method),
     "travels": _travels,
     "single": lambda name, _: counted(name),
+    "after": lambda name, _: after_one(name, huge=False),
+    "huge": lambda name, _: after_one(name, huge=True),
     "visit": lambda name, _: looked_at(name),
 }
 OWN: dict[str, Callable[[list[Results]], str]] = {
@@ -344,6 +368,7 @@ OWN: dict[str, Callable[[list[Results]], str]] = {
     ),
     "scaffold-jumps": _jumps,
     "after-single": lambda _: after_single(),
+    "after-single-once": lambda _: after_single(once=True),
     "centralised": lambda _: centralised(),
     "travel-turns": _turns,
     "audit-error": lambda _: error(),

@@ -2,12 +2,17 @@
 
 A number in a sentence is `visit:FILE:METHOD:COLUMN:STATISTIC:ROUNDS`, such as
 `visit:p50-seed1:FedSkip-3:largest:max:1-10`: over all visits of these rounds; `11@17` is that of round 11 to
-client 17. `single:50:0.5` is how many of 20 partitions into 50 clients, at beta 0.5, have a client with one
-class, `single:50:0.5:0-2` how many such clients there are at seeds 0 to 2.
+client 17, `11#2` are those of round 11 at seed 2.
+
+`single:50:0.5` is how many of 20 partitions into 50 clients, at beta 0.5, have a client with one class,
+`single:50:0.5:0-2` how many such clients there are at seeds 0 to 2. `after:FILE:CLIENTS:BETA` is how many of
+the visits that go on from another client do so from such a one; `huge:...` of those whose gradients get above
+a norm of 100, or are not finite.
 """
 
 from collections.abc import Callable
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from statistics import median
 
@@ -31,6 +36,7 @@ STATISTICS: dict[str, Callable[[list[float]], float]] = {
 WHOLE = ("above_10", "steps")
 SHARES = ("active_before", "active_after", "accuracy_before")
 PERIOD = 3  # of the runs whose gradients are shown
+HUGE = 100.0  # a norm of a gradient
 
 
 # --- numbers in sentences --------------------------------------------------------------------------------
@@ -42,13 +48,16 @@ def _file(name: str) -> Table:
 
 
 def visits(file: str, method: str, rounds: str) -> list[Row]:
-    """The visits of a method in the rounds A-B, or in one; with @ behind it, to one client."""
-    span, _, client = rounds.partition("@")
+    """The visits of a method in the rounds A-B, or in one; behind @ to one client, behind # at one seed."""
+    rest, _, seed = rounds.partition("#")
+    span, _, client = rest.partition("@")
     first, _, last = span.partition("-")
     return [
         row
         for row in _file(file).where(method=method)
-        if int(first) <= row["round"] <= int(last or first) and client in ("", str(row["client"]))
+        if int(first) <= row["round"] <= int(last or first)
+        and client in ("", str(row["client"]))
+        and seed in ("", str(row["seed"]))
     ]
 
 
@@ -80,9 +89,15 @@ def counted(name: str) -> str:
     return units.listed([str(number) for number in found])
 
 
-def after_single() -> str:
-    """Of the runs of FedSkip that diverged, those whose model came from a client with one class."""
+def after_single(*, once: bool = False) -> str:
+    """Of the runs of FedSkip that diverged, those whose model came from a client with one class.
+
+    `once`: runs that break in the same visit, because they go the same way until then, count as one.
+    """
     skipped = [line for line in lines("diverged/diverged") if line["method"].startswith("FedSkip-")]
+    if once:
+        where = ("setting", "seed", "broke_round", "broke_client")
+        skipped = list({tuple(line[key] for key in where): line for line in skipped}.values())
     return f"{sum(line['from_classes'] == '1' for line in skipped)} of {len(skipped)}"
 
 
@@ -91,12 +106,23 @@ def after_single() -> str:
 
 def before(file: str, visit: Row) -> Row | None:
     """The visit that a slot made with the same model in the round before; None if that was merged since."""
-    if (visit["round"] - 1) % PERIOD == 0:
+    period = int(visit["method"].removeprefix("FedSkip-"))
+    if (visit["round"] - 1) % period == 0:
         return None
     same = {key: visit[key] for key in ("method", "seed", "slot")}
     [found] = _file(file).where(round=visit["round"] - 1, **same)
     row: Row = found
     return row
+
+
+def after_one(name: str, *, huge: bool) -> str:
+    """Of visits with a model from another client, all or the huge: how many came from one with one class."""
+    file, clients, beta = name.split(":")
+    went_on = [(row, came) for row in _file(file) if (came := before(file, row)) and isfinite(row["before"])]
+    if huge:
+        went_on = [(row, came) for row, came in went_on if not row["largest"] <= HUGE]
+    single_ones = {seed: single(int(clients), float(beta), seed) for seed in _file(file).column("seed")}
+    return f"{sum(came['client'] in single_ones[row['seed']] for row, came in went_on)} of {len(went_on)}"
 
 
 def gradients_sheet() -> Sheet:

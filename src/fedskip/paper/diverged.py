@@ -125,12 +125,15 @@ def _whence(row: Row) -> str:
 
 
 def _mix(row: Row, prefix: str, about: str) -> str:
-    """How the samples of a client are spread over classes, as far as it is known."""
+    """How the samples of a client are spread over classes, as far as it is known.
+
+    >>> _mix({"classes": 2, "largest_class": 0.9986}, "", "")
+    ' (2 classes, >99% of one)'
+    """
     classes, largest = row[f"{prefix}classes"], row[f"{prefix}largest_class"]
     if classes is None:
         return ""
-    return (
-        f" ({about}all of one class)"
-        if classes == 1
-        else f" ({about}{classes} classes, {largest:.0%} of one)"
-    )
+    if classes == 1:
+        return f" ({about}all of one class)"
+    share = ">99%" if largest > 0.995 else f"{largest:.0%}"
+    return f" ({about}{classes} classes, {share} of one)"
