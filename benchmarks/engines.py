@@ -44,7 +44,7 @@ from fedskip.input.errors import InputError, unknown
 from fedskip.models.cnn import CNN
 from fedskip.models.layers import numbers
 from fedskip.models.resnet import ResNet
-from fedskip.version import name_of, versions
+from fedskip.version import device_name, versions
 
 ROWS = {"cpu": (10, 30), "cuda": (10,)}  # more rows are better for a GPU
 SECONDS = {"cpu": 0.5, "cuda": 0.15}  # of each contestant in a turn
@@ -325,7 +325,7 @@ def main() -> None:
     seconds = given.seconds or SECONDS[given.device]
     rows = tuple(given.rows or ROWS[given.device])
     points = [Point(name, rows, given.device, seconds) for name in names]
-    about = f"# {name_of(given.device)}, torch {versions()['torch']}, fedskip {versions()['fedskip']}\n"
+    about = f"# {device_name(given.device)}, torch {versions()['torch']}, fedskip {versions()['fedskip']}\n"
     started, lines = time.perf_counter(), []
     for found in measure(points, given.jobs):
         lines += found

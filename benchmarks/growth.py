@@ -56,7 +56,7 @@ from fedskip.input.errors import InputError
 from fedskip.spec import Tree, build
 from fedskip.study.engines import make_engine
 from fedskip.study.machine import arithmetic_of, resolve_device
-from fedskip.version import name_of, versions
+from fedskip.version import device_name, versions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -172,7 +172,7 @@ def measure(
 def opened(out: Path, given: Keys) -> dict[str, Any]:
     """What a file holds of this machine, or a new one."""
     spec = build(Tree(given | {"data": "synthetic", "engine": "stacked"}))
-    device = name_of(resolve_device(spec.device))
+    device = device_name(resolve_device(spec.device))
     here = {"device": device, "precision": arithmetic_of(spec).precision, **versions()}
     if not out.exists():
         return {"machine": here, "points": []}

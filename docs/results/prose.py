@@ -142,9 +142,8 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         most = max(drifts, key=lambda row: row["drift_mean"])
         return str(most["round"]) if score else f"{most['drift_mean']:,.0f}"
     if what in ("jumps", "first"):
-        each = [run for _, run in sorted(histories(column.results(kept), method).items())]
-        told = [max(run, key=lambda row: row["drift_mean"]) if what == "jumps" else run[0] for run in each]
-        return ", ".join(str(r["round"]) if score == "round" else f"{r['drift_mean']:,.0f}" for r in told)
+        known = histories(column.results(kept), method)
+        return ", ".join(_drift(known.get(row["seed"]), what, score) for row in runs[method])
     if kind == "chance":
         return f"{sum(map(column.at_chance, runs[method]))} of {len(runs[method])}"
     if kind == "diverged":
@@ -181,15 +180,22 @@ def _more_in_slots(column: Column, method: str, kept: list[Results]) -> str:
     """By how much single slots gain more over FedAvg's than the merged model does, paired by seed."""
     held, runs = column.results(kept), column.runs(kept)
     assert held is not None
-    above = [
-        {
-            seed: None if slot is None else slot - merged[seed]
-            for seed, slot in slot_scores(held, name).items()
-        }
-        for name in (method, BASELINE)
-        for merged in [{row["seed"]: row["mean_tail"] for row in runs[name]}]
-    ]
-    return shown_gain(difference(*above))
+
+    def above(name: str) -> dict[int, float | None]:
+        """Slots less the merged model, by seed."""
+        slots, merged = slot_scores(held, name), {row["seed"]: row["mean_tail"] for row in runs[name]}
+        both = {seed: (slot, merged[seed]) for seed, slot in slots.items()}
+        return {seed: None if None in pair else pair[0] - pair[1] for seed, pair in both.items()}
+
+    return shown_gain(difference(above(method), above(BASELINE)))
+
+
+def _drift(run: Table | None, what: str, score: str) -> str:
+    """The largest drift of a run (`jumps`), or the first, or its round; of one without any merge a dash."""
+    if run is None:
+        return units.NONE
+    row = max(run, key=lambda row: row["drift_mean"]) if what == "jumps" else run[0]
+    return str(row["round"]) if score == "round" else f"{row['drift_mean']:,.0f}"
 
 
 def _falls(column: Column, method: str, kept: list[Results]) -> list[int]:

@@ -5,9 +5,9 @@ A number in a sentence is `visit:FILE:METHOD:COLUMN:STATISTIC:ROUNDS`, such as
 client 17, `11#2` are those of round 11 at seed 2.
 
 `single:50:0.5` is how many of 20 partitions into 50 clients, at beta 0.5, have a client with one class,
-`single:50:0.5:0-2` how many such clients there are at seeds 0 to 2. `after:FILE:CLIENTS:BETA` is how many of
-the visits that go on from another client do so from such a one; `huge:...` of those whose gradients get above
-a norm of 100, or are not finite.
+`single:50:0.5:0-2` how many such clients there are at seeds 0 to 2. `after:FILE:METHOD:CLIENTS:BETA` is
+how many of the visits that follow no merge come right after such a client; `huge:...` how many of those whose
+gradients get above a norm of 100, or are not finite.
 """
 
 from collections.abc import Callable
@@ -105,7 +105,10 @@ def after_single(*, once: bool = False) -> str:
 
 
 def before(file: str, visit: Row) -> Row | None:
-    """The visit that a slot made with the same model in the round before; None if that was merged since."""
+    """The visit that a slot made with the same model in the round before; None right after a merge.
+
+    Of methods with one period.
+    """
     period = int(visit["method"].removeprefix("FedSkip-"))
     if (visit["round"] - 1) % period == 0:
         return None
@@ -116,13 +119,14 @@ def before(file: str, visit: Row) -> Row | None:
 
 
 def after_one(name: str, *, huge: bool) -> str:
-    """Of visits with a model from another client, all or the huge: how many came from one with one class."""
-    file, clients, beta = name.split(":")
-    went_on = [(row, came) for row in _file(file) if (came := before(file, row)) and isfinite(row["before"])]
+    """Of the visits that follow no merge, all or the huge: how many come after a client with one class."""
+    file, method, clients, beta = name.split(":")
+    known = _file(file).where(method=method)
+    went_on = [(row, came) for row in known if (came := before(file, row)) and isfinite(row["before"])]
     if huge:
         went_on = [(row, came) for row, came in went_on if not row["largest"] <= HUGE]
-    single_ones = {seed: single(int(clients), float(beta), seed) for seed in _file(file).column("seed")}
-    return f"{sum(came['client'] in single_ones[row['seed']] for row, came in went_on)} of {len(went_on)}"
+    alone = {seed: single(int(clients), float(beta), seed) for seed in known.column("seed")}
+    return f"{sum(came['client'] in alone[row['seed']] for row, came in went_on)} of {len(went_on)}"
 
 
 def gradients_sheet() -> Sheet:

@@ -5,9 +5,9 @@ __version__ = "0.1.0"
 
 def versions() -> dict[str, str]:
     """The libraries that do the arithmetic."""
-    import platform
+    import platform  # here, and not above: `fedskip --help` need not wait for torch
 
-    import numpy as np  # these take a second, which `fedskip --help` need not wait
+    import numpy as np
     import torch
 
     return {
@@ -16,7 +16,7 @@ def versions() -> dict[str, str]:
     }  # fmt: skip
 
 
-def name_of(device: str) -> str:
+def device_name(device: str) -> str:
     """A GPU's name and the multiprocessors that this process sees; torch's capability level of a CPU.
 
     MPS can give a process a part of a GPU, and there bits are others (docs/lab.md).
@@ -26,4 +26,4 @@ def name_of(device: str) -> str:
     if device == "cpu":
         return str(torch.backends.cpu.get_cpu_capability())
     gpu = torch.cuda.get_device_properties(device)
-    return f"{gpu.name}, {gpu.multi_processor_count} multiprocessors"
+    return f"{gpu.name} with {gpu.multi_processor_count} multiprocessors"

@@ -11,7 +11,7 @@ from fedskip import InputError
 from fedskip.cluster.errands import Device, Lost, NotStarted, Unfit
 from fedskip.cluster.nodes import refuse_unlike
 from fedskip.cluster.worker import facts
-from fedskip.version import name_of, versions
+from fedskip.version import device_name, versions
 
 ONE, TWO = Device("n1", "one", "GPU", 0), Device("n2", "two", "GPU", 0)
 
@@ -36,6 +36,7 @@ def test_what_is_alike_fits() -> None:
         ),
         (like(free=3 << 20), "node two is full: it has 3 MiB of space left"),
         (like(device="A100"), r"must have devices of one model, got 'H200 \(one\), A100 \(two\)'"),
+        (like(device="H200 with 78 multiprocessors"), r"H200 \(one\), H200 with 78 multiprocessors \(two\)"),
     ],
 )
 def test_what_is_not_is_refused(second: dict[str, Any], message: str) -> None:
@@ -67,5 +68,5 @@ def test_a_core_of_a_node_with_gpus_is_a_core(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     whole = SimpleNamespace(name="H200", multi_processor_count=132)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: whole)
-    assert facts("CPU", "/")["device"] == name_of("cpu")
-    assert facts("GPU", "/")["device"] == "H200, 132 multiprocessors"
+    assert facts("CPU", "/")["device"] == device_name("cpu")
+    assert facts("GPU", "/")["device"] == "H200 with 132 multiprocessors"

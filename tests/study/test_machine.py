@@ -15,7 +15,7 @@ from fedskip.models.forms import KERNELS
 from fedskip.records.provenance import Folder
 from fedskip.spec import Tree, build
 from fedskip.study.machine import Machine
-from fedskip.version import name_of
+from fedskip.version import device_name
 from studies import Halved, study
 
 
@@ -68,10 +68,10 @@ def test_a_study_does_not_go_on_with_a_part_of_its_gpu(
     """As MPS gives it to a process, which then sees fewer multiprocessors of the same GPU."""
     gpu = SimpleNamespace(name="H200", multi_processor_count=132)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: gpu)
-    monkeypatch.setattr("fedskip.study.machine.name_of", lambda _: name_of("cuda"))
+    monkeypatch.setattr("fedskip.study.machine.device_name", lambda _: device_name("cuda"))
     study(tmp_path, rounds=1).run()
     gpu.multi_processor_count = 78
-    was, now = "'H200, 132 multiprocessors'", "'H200, 78 multiprocessors'"
+    was, now = "'H200 with 132 multiprocessors'", "'H200 with 78 multiprocessors'"
     with pytest.raises(InputError, match=rf"not repeat .* machine\.device_name was {was} and is {now}"):
         study(tmp_path, rounds=1).resume(rounds=2)
     gpu.multi_processor_count = 132

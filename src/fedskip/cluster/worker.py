@@ -10,7 +10,7 @@ from typing import Any
 
 from fedskip.cluster.errands import Began, Facts, Failed, Serve
 from fedskip.input.errors import portable
-from fedskip.version import name_of, versions
+from fedskip.version import device_name, versions
 
 
 class Worker:
@@ -52,6 +52,6 @@ def facts(kind: str, folder: str) -> Facts:
     return {
         "host": socket.gethostname(),
         "versions": versions(),
-        "device": name_of("cuda" if kind == "GPU" else "cpu"),
+        "device": device_name("cuda" if kind == "GPU" else "cpu"),
         "free": shutil.disk_usage(folder).free,  # bytes
     }

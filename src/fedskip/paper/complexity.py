@@ -28,6 +28,7 @@ from fedskip.paper.output import sheet, write
 from fedskip.records.table import Row, Table
 from fedskip.report.canvas import GREY, finish, new_axes
 from fedskip.report.style import look
+from fedskip.version import device_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,8 +81,9 @@ def complexity(
                 over.rows += lines
             clients.rows += client_costs(case, task, often)
         memory = Table(MEMORY, [row for method in everything() for row in memories(cases[0], method, slots)])
-    chip = torch.backends.cpu.get_cpu_capability()
-    about = dict(zip(ABOUT, (platform.machine(), chip, torch.__version__, 1, turns), strict=True))
+    about = dict(
+        zip(ABOUT, (platform.machine(), device_name("cpu"), torch.__version__, 1, turns), strict=True)
+    )
     tables = {"server": server, "rounds": over, "clients": clients, "memory": memory}
     figures = {"rounds": _savings(over), "clients": _ratios(clients)}
     write(out, tables | {"about": Table(ABOUT, [about])}, figures)

@@ -19,7 +19,7 @@ from fedskip.spec.study import StudySpec
 from fedskip.study.choice import Choice, choose, compiles, streams_of
 from fedskip.study.prepare import Prepared
 from fedskip.study.workers import AVAILABLE
-from fedskip.version import name_of
+from fedskip.version import device_name
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Machine:
 
     engine: str  # loop or stacked
     device: str
-    device_name: str  # as bits depend on it
+    device_name: str  # of a GPU also the multiprocessors that this process sees; a CPU's capability level
     compile: bool
     threads: int  # torch threads of the stacked engine; the loop always has one for each visit
     workers: int  # visits that the loop trains side by side; does not touch the results
@@ -59,7 +59,7 @@ class Machine:
         compile = stacked and spec.compile and has_compiler()
         compile = compile and compiles(model, prepared.device.type, precision, kernels)
         return cls(
-            engine, device, name_of(device), compile,
+            engine, device, device_name(device), compile,
             # more threads than one lose more at the barriers between small kernels than they gain
             threads=threads,
             workers=1 if stacked or device != "cpu" else spec.workers or cores,
