@@ -126,7 +126,10 @@ def watched(
     """The visits of all methods at a seed, in the order of rounds and slots."""
     keys: dict[str, Any] = dict(settings()[name].draft.keys)
     keys |= {"methods": methods, "seeds": [seed], "rounds": rounds, "engine": "loop", "device": "cpu"}
-    keys |= {"cohort": cohort or keys["cohort"], "local": keys["local"] | ({"clip": clip} if clip else {})}
+    if cohort is not None:
+        keys["cohort"] = cohort
+    if clip is not None:
+        keys["local"] = keys["local"] | {"clip": clip}
     prepared, machine = setting_of(keys)
     prepared = swapped(prepared, instead) if instead else prepared
     engine, runs = Watched(prepared, machine, name), list(prepared.runs())

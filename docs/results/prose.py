@@ -29,7 +29,7 @@ Others are called KIND:COLUMN:
 `after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, median
@@ -138,9 +138,8 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
     if kind == "broke":
         return ", ".join(str(row["broke_round"]) for row in runs[method] if row["diverged"])
     if what == "jump":
-        drifts = [row for run in histories(column.results(kept), method).values() for row in run]
-        most = max(drifts, key=lambda row: row["drift_mean"])
-        return str(most["round"]) if score else f"{most['drift_mean']:,.0f}"
+        runs_of = histories(column.results(kept), method).values()
+        return _drift([row for run in runs_of for row in run], "jumps", score)
     if what in ("jumps", "first"):
         known = histories(column.results(kept), method)
         return ", ".join(_drift(known.get(row["seed"]), what, score) for row in runs[method])
@@ -190,8 +189,8 @@ def _more_in_slots(column: Column, method: str, kept: list[Results]) -> str:
     return shown_gain(difference(above(method), above(BASELINE)))
 
 
-def _drift(run: Table | None, what: str, score: str) -> str:
-    """The largest drift of a run (`jumps`), or the first, or its round; of one without any merge a dash."""
+def _drift(run: Sequence[Row] | None, what: str, score: str) -> str:
+    """The largest drift of some rows (`jumps`), or the first, or its round; where nothing merged a dash."""
     if run is None:
         return units.NONE
     row = max(run, key=lambda row: row["drift_mean"]) if what == "jumps" else run[0]

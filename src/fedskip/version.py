@@ -1,13 +1,13 @@
 """The version of the package, and what else the bits of a result depend on: the libraries and the device."""
 
+import platform
+
 __version__ = "0.1.0"
 
 
 def versions() -> dict[str, str]:
     """The libraries that do the arithmetic."""
-    import platform  # here, and not above: `fedskip --help` need not wait for torch
-
-    import numpy as np
+    import numpy as np  # here, and not above: `fedskip --help` need not wait for these
     import torch
 
     return {
