@@ -53,7 +53,7 @@ def absent() -> set[str]:
     installed = importlib.util.find_spec("flwr") is not None
     flower = [name for name in modules() if room(name) == "flower" and not installed]
     ray = [] if importlib.util.find_spec("ray") is not None else ["cluster.hall"]
-    return {"models.convolution", "models.recurrence", "models.windows", *ray, *flower}
+    return {"models.convolution", "models.windows", *ray, *flower}
 
 
 def imports(name: str) -> set[str]:

@@ -17,7 +17,7 @@ from fedskip.models.patches import PatchConv2d, as_patches
 
 log = logging.getLogger(__name__)
 
-KERNELS = 2  # the edition of our own; another has other bits
+KERNELS = 3  # the edition of our own; another has other bits
 
 
 def functional(template: nn.Module, patches: bool = False, kernels: bool = False) -> nn.Module:
@@ -46,7 +46,8 @@ def functional(template: nn.Module, patches: bool = False, kernels: bool = False
 def own_kernels(template: nn.Module, precision: str, device: torch.device) -> bool:
     """Whether kernels of our own compute parts of a module, and run here.
 
-    Triton, which comes with torch, also needs a C compiler and Python's headers; and a GPU may be too small.
+    Triton, which comes with torch, also needs a C compiler and Python's headers, and CUDA C++ needs NVIDIA's
+    bindings; and a GPU may be too small.
     """
     form = functional(template, patches=True, kernels=True)
     parts = [part for part in form.modules() if isinstance(part, PatchConv2d | Unrolled) and part.kernels]

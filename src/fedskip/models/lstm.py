@@ -7,7 +7,7 @@ References:
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedskip.input.errors import InputError
 from fedskip.models.vmapped import models_first
 
-WIDEST = 128  # units up to which the weights of `recurrence.py` fit the shared memory of an H100
+WIDEST = 128  # units up to which the weights of `recurrence.cu` fit the registers of a block
 
 
 class CharLSTM(nn.Module):
@@ -70,16 +70,26 @@ class CharLSTM(nn.Module):
         return twin
 
 
+class Embedded(NamedTuple):
+    """The vectors of tokens: a product with 0 and 1, whose gradient is a product too and repeats its bits."""
+
+    tokens: Tensor  # (B, T)
+    weight: Tensor  # (V, I)
+
+    def vectors(self) -> Tensor:
+        here = self.tokens[..., None] == torch.arange(len(self.weight), device=self.tokens.device)
+        return here.to(self.weight.dtype) @ self.weight
+
+
 class OneHot(nn.Module):
-    """An `nn.Embedding` as a product with 0 and 1, whose gradient is a product too and repeats its bits."""
+    """An `nn.Embedding` that leaves it to the next layer how to look tokens up."""
 
     def __init__(self, embedding: nn.Module) -> None:
         super().__init__()
         self.weight: Tensor = embedding.get_parameter("weight")
 
-    def forward(self, x: Tensor) -> Tensor:
-        here = x[..., None] == torch.arange(len(self.weight), device=x.device)
-        return here.to(self.weight.dtype) @ self.weight
+    def forward(self, x: Tensor) -> Embedded:
+        return Embedded(x, self.weight)
 
 
 class Unrolled(nn.Module):
@@ -98,43 +108,52 @@ class Unrolled(nn.Module):
             self.register_parameter(name, parameter)
         self.layers = len(self._parameters) // 4
 
-    def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        """The last layer's hidden states: (B, T, I) → (B, T, H)."""
-        for layer in range(self.layers):
+    def forward(self, tokens: Embedded) -> tuple[Tensor, None]:
+        """The last layer's hidden states, (B, T, H)."""
+        x: Any = tokens
+        at_once = self.kernels and in_tf32(tokens.weight)
+        layer = fused if at_once else unrolled
+        for number in range(self.layers):
             kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            w_ih, w_hh, b_ih, b_hh = (getattr(self, f"{kind}_l{layer}") for kind in kinds)
-            x = self._layer(x, w_ih, w_hh, b_ih + b_hh)
-        return x, None
-
-    def _layer(self, x: Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor) -> Tensor:
-        """h of one layer; the input's part of the gates (B, T, 4H) is one product for all steps."""
-        if self.kernels and in_tf32(x):
-            from fedskip.models.recurrence import Fused
-
-            found = Fused.apply(F.linear(x, w_ih), b, w_hh)
-        else:
-            gates = F.linear(x, w_ih, b)
-            with torch.autocast(x.device.type, enabled=False):
-                found = Recurrence.apply(gates, w_hh.to(gates.dtype))
-        h: Tensor = found[0]
-        return h
+            w_ih, w_hh, b_ih, b_hh = (getattr(self, f"{kind}_l{number}") for kind in kinds)
+            x = layer(x, w_ih, w_hh, b_ih + b_hh)
+        return x[:, 1:] if at_once else x, None
 
     def wants_kernels(self) -> bool:
         return self.get_parameter("weight_hh_l0").shape[1] <= WIDEST
 
     def try_kernels(self, device: torch.device, precision: str) -> bool:
-        """Whether they run here and give what single steps do; gradients need the most shared memory.
+        """Whether they run here and give what single steps do.
 
         There is one precision that they are for.
         """
-        from fedskip.models.recurrence import gradients, recurrence
+        from fedskip.models.recurrence import by_gate, recurrence, recurrence_gradient
 
         w = self.get_parameter("weight_hh_l0").detach().to(device, torch.float32)[None]
-        gates, b = torch.ones(1, 1, 2, w.shape[1], device=device), torch.zeros(1, w.shape[1], device=device)
-        h, c, active = recurrence(gates, b, w)
-        expected, *saved = forward_steps(gates, w)
-        pairs = [(h, expected), (gradients(h, w, h, c, active)[0], backward_steps(h, w, expected, *saved)[0])]
+        gates = torch.ones(1, 1, 3, w.shape[1], device=device)
+        h, *kept = recurrence(gates, torch.zeros_like(w[:, :, 0]), w, None)
+        found = recurrence_gradient(h, w, *kept)[0][:, 0, 1:]
+        expected, *saved = forward_steps(gates[:, :, 1:], w)
+        d_gates = backward_steps(expected, w, expected, *saved)[0]
+        pairs = [(h[:, :, 1:], expected), (by_gate(found.transpose(1, 2)), d_gates[:, 0].transpose(1, 2))]
         return all(torch.allclose(one, other, rtol=0.01, atol=0.001) for one, other in pairs)
+
+
+def unrolled(x: Embedded | Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor) -> Tensor:
+    """h of a layer, step by step; the input's part of the gates (B, T, 4H) is one product for all steps."""
+    gates = F.linear(x.vectors() if isinstance(x, Embedded) else x, w_ih, b)
+    with torch.autocast(gates.device.type, enabled=False):
+        h: Tensor = Recurrence.apply(gates, w_hh.to(gates.dtype))[0]
+    return h
+
+
+def fused(x: Embedded | Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor) -> Tensor:
+    """h of a layer, all steps in one launch; x and h have a slot before the first step, tokens have none."""
+    from fedskip.models.recurrence import Fused
+
+    inputs, tokens = (x.weight, x.tokens) if isinstance(x, Embedded) else (x, None)
+    h: Tensor = Fused.apply(inputs, w_ih, w_hh, b, tokens)[0]
+    return h
 
 
 def in_tf32(x: Tensor) -> bool:

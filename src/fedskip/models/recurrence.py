@@ -1,243 +1,162 @@
-"""Triton kernels: an LSTM layer of many small models, all its time steps in one launch.
+"""An LSTM layer of many small models on a GPU, all its time steps in one launch (`recurrence.cu`).
 
 Step by step, an LSTM is a row of small products and cells, each a launch that reads and writes everything
-anew. Here a program takes some samples of one model through all steps: h and c stay in registers, the
-recurrent weights in shared memory, and the next step's gates are fetched while this one is computed.
+anew. Here a block of threads takes some samples of one model through all steps, with the recurrent weights
+in its registers. They fit there as half floats, which have tf32's ten bits of mantissa; sums are float32.
+Half floats have fewer exponents: h and weights do not need more, and what flows back is scaled by powers of
+two, so that only what is tiny beside the largest loses bits. All sums have a fixed order, so bits repeat.
 
-The weights fit there as half floats, which have tf32's ten bits of mantissa; sums are float32. Half floats
-have fewer exponents: h and weights do not need more, and what flows back is scaled, sample by sample, by a
-power of two, so that only what is tiny beside the largest loses bits. All sums have a fixed order, so bits
-repeat.
-
-Shapes: gates (n, B, T, 4H) are the input's part, b (n, 4H), w (n, 4H, H); h and c (n, B, T, H) of all steps;
-`active` (n, B, T, 4H) are the gates after their activations, in torch's order: input, forget, cell, output.
+Shapes, for n models: w_ih (n, 4H, I) and w_hh (n, 4H, H) as torch has them. Sequences have a slot before the
+first step, where h is 0, so that h before a step lies one slot before it: x (n, B, 1 + T, I), h (n, B, 1 + T,
+H). `gates` (n, B, 1 + T, 4H) are the input's part; in the kernels the four gates of a unit lie side by side:
+input, forget, cell, output. Where the input is an embedding of tokens (n, B, T), x (n, V, I) are its weights,
+and gates (n, V, 4H) are looked up. c and `active` are what the kernels keep for the way back.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from fedskip.models.cuda import kernel
 from fedskip.models.vmapped import models_first
 
-# what was fastest for the paper's LSTM on an H200 (docs/lab.md)
-TILE = 16  # samples of a program
-WARPS, STAGES = 8, 2
-
-
-@triton.jit
-def _tanh(x):
-    return 2 * tl.sigmoid(2 * x) - 1
-
-
-@triton.jit
-def _weights(w, gate, H: tl.constexpr, WIDE: tl.constexpr, TURNED: tl.constexpr):
-    """Those of a gate as half floats: (outputs, inputs), or turned."""
-    down, right = tl.arange(0, WIDE)[:, None], tl.arange(0, WIDE)[None, :]
-    place = right * H + down if TURNED else down * H + right
-    return tl.load(w + gate * (H * H) + place, (down < H) & (right < H), 0.0).to(tl.float16)
-
-
-@triton.jit
-def _bias(b, gate, H: tl.constexpr, WIDE: tl.constexpr):
-    unit = tl.arange(0, WIDE)
-    return tl.load(b + gate * H + unit, unit < H, 0.0)[None, :]
-
-
-@triton.jit
-def _four(gates, there, H: tl.constexpr):
-    """The gates of a step, one after another: input, forget, cell, output."""
-    i, f = tl.load(gates, there, 0.0), tl.load(gates + H, there, 0.0)
-    return i, f, tl.load(gates + 2 * H, there, 0.0), tl.load(gates + 3 * H, there, 0.0)
-
-
-@triton.jit
-def _put(to, i, f, g, o, there, H: tl.constexpr):
-    tl.store(to, i, there)
-    tl.store(to + H, f, there)
-    tl.store(to + 2 * H, g, there)
-    tl.store(to + 3 * H, o, there)
-
-
-@triton.jit
-def _powers(i, f, g, o):
-    """For each sample the power of two at or below its largest number, and one over it."""
-    largest = tl.maximum(tl.maximum(tl.abs(i), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(o)))
-    exponent = tl.max(largest, 1, keep_dims=True).to(tl.int32, bitcast=True) & 0x7F800000
-    exponent = tl.minimum(tl.maximum(exponent, 0x00800000), 0x7E800000)
-    return exponent.to(tl.float32, bitcast=True), (0x7F000000 - exponent).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _forward(
-    gates, b, w, hs, cs, active, B, T, H: tl.constexpr, TILE: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
-    row = tl.program_id(1).to(tl.int64)
-    sample, unit = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None], tl.arange(0, WIDE)[None, :]
-    there = (sample < B) & (unit < H)
-    w += row * (4 * H * H)
-    b += row * (4 * H)
-    gates += row * B * T * (4 * H) + sample * (T * 4 * H) + unit
-    active += row * B * T * (4 * H) + sample * (T * 4 * H) + unit
-    hs += row * B * T * H + sample * (T * H) + unit
-    cs += row * B * T * H + sample * (T * H) + unit
-    w_i, w_f = _weights(w, 0, H, WIDE, True), _weights(w, 1, H, WIDE, True)
-    w_g, w_o = _weights(w, 2, H, WIDE, True), _weights(w, 3, H, WIDE, True)
-    b_i, b_f = _bias(b, 0, H, WIDE), _bias(b, 1, H, WIDE)
-    b_g, b_o = _bias(b, 2, H, WIDE), _bias(b, 3, H, WIDE)
-    h = tl.zeros((TILE, WIDE), tl.float16)
-    c = tl.zeros((TILE, WIDE), tl.float32)
-    next_i, next_f, next_g, next_o = _four(gates, there, H)
-    for t in range(T):
-        i, f, g, o = next_i + b_i, next_f + b_f, next_g + b_g, next_o + b_o
-        gates += 4 * H
-        next_i, next_f, next_g, next_o = _four(gates, there & (t + 1 < T), H)
-        i, f = tl.sigmoid(i + tl.dot(h, w_i)), tl.sigmoid(f + tl.dot(h, w_f))
-        g, o = _tanh(g + tl.dot(h, w_g)), tl.sigmoid(o + tl.dot(h, w_o))
-        c = f * c + i * g
-        out = o * _tanh(c)
-        h = out.to(tl.float16)
-        _put(active, i, f, g, o, there, H)
-        tl.store(hs, out, there)
-        tl.store(cs, c, there)
-        active += 4 * H
-        hs += H
-        cs += H
-
-
-@triton.jit
-def _backward(
-    dhs, w, cs, active, out, d_b, B, T, H: tl.constexpr, TILE: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
-    row = tl.program_id(1).to(tl.int64)
-    sample, unit = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None], tl.arange(0, WIDE)[None, :]
-    there = (sample < B) & (unit < H)
-    last = row * B * T + (T - 1)
-    w += row * (4 * H * H)
-    active += last * (4 * H) + sample * (T * 4 * H) + unit
-    out += last * (4 * H) + sample * (T * 4 * H) + unit
-    dhs += last * H + sample * (T * H) + unit
-    cs += last * H + sample * (T * H) + unit
-    w_i, w_f = _weights(w, 0, H, WIDE, False), _weights(w, 1, H, WIDE, False)
-    w_g, w_o = _weights(w, 2, H, WIDE, False), _weights(w, 3, H, WIDE, False)
-    zeros = tl.zeros((TILE, WIDE), tl.float32)
-    dh, dc, sum_i, sum_f, sum_g, sum_o = zeros, zeros, zeros, zeros, zeros, zeros
-    c = tl.load(cs, there, 0.0)
-    for done in range(T):
-        before = tl.load(cs - H, there & (done + 1 < T), 0.0)
-        dh += tl.load(dhs, there, 0.0)
-        i, f, g, o = _four(active, there, H)
-        tanh = _tanh(c)
-        dc += dh * o * (1 - tanh * tanh)
-        d_i, d_f = dc * g * i * (1 - i), dc * before * f * (1 - f)
-        d_g, d_o = dc * i * (1 - g * g), dh * tanh * o * (1 - o)
-        dc *= f
-        c = before
-        up, down = _powers(d_i, d_f, d_g, d_o)
-        dh = tl.dot((d_i * down).to(tl.float16), w_i)
-        dh = tl.dot((d_f * down).to(tl.float16), w_f, dh)
-        dh = tl.dot((d_g * down).to(tl.float16), w_g, dh)
-        dh = tl.dot((d_o * down).to(tl.float16), w_o, dh) * up
-        sum_i, sum_f, sum_g, sum_o = sum_i + d_i, sum_f + d_f, sum_g + d_g, sum_o + d_o
-        _put(out, d_i, d_f, d_g, d_o, there, H)
-        active -= 4 * H
-        out -= 4 * H
-        dhs -= H
-        cs -= H
-    units = tl.arange(0, WIDE)
-    d_b += (row * tl.num_programs(0) + tl.program_id(0)) * (4 * H) + units
-    _put(d_b, tl.sum(sum_i, 0), tl.sum(sum_f, 0), tl.sum(sum_g, 0), tl.sum(sum_o, 0), units < H, H)
-
-
-@torch.library.custom_op("fedskip::recurrence", mutates_args=())
-def recurrence(gates: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """h, c and `active`."""
-    gates, b, w = gates.contiguous(), b.contiguous(), w.contiguous()
-    n, batch, steps, _ = gates.shape
-    h, c, active = _recurrence(gates, b, w)
-    _forward[(triton.cdiv(batch, TILE), n)](
-        gates, b, w, h, c, active, batch, steps, w.shape[2], TILE=TILE, WIDE=_wide(w.shape[2]),
-        num_warps=WARPS, num_stages=STAGES,
-    )  # fmt: skip
-    return h, c, active
-
-
-@recurrence.register_fake
-def _recurrence(gates: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    shape = (*gates.shape[:3], w.shape[2])
-    return gates.new_empty(shape), gates.new_empty(shape), gates.new_empty(gates.shape)
-
-
-@torch.library.custom_op("fedskip::recurrence_gradient", mutates_args=())
-def recurrence_gradient(
-    dh: Tensor, w: Tensor, c: Tensor, active: Tensor, parts: int
-) -> tuple[Tensor, Tensor]:
-    """The gradients of the gates; and of b in parts that are still to be summed, (n, parts, 4H)."""
-    dh, w, c, active = dh.contiguous(), w.contiguous(), c.contiguous(), active.contiguous()
-    n, batch, steps, units = dh.shape
-    d_gates, d_b = _recurrence_gradient(dh, w, c, active, parts)
-    _backward[(parts, n)](
-        dh, w, c, active, d_gates, d_b, batch, steps, units, TILE=TILE, WIDE=_wide(units),
-        num_warps=WARPS, num_stages=STAGES,
-    )  # fmt: skip
-    return d_gates, d_b
-
-
-@recurrence_gradient.register_fake
-def _recurrence_gradient(
-    dh: Tensor, w: Tensor, c: Tensor, active: Tensor, parts: int
-) -> tuple[Tensor, Tensor]:
-    return active.new_empty(active.shape), active.new_empty(len(active), parts, active.shape[3])
+CODE = Path(__file__).with_name("recurrence.cu")
+FEW = 16  # models, whose products do not fill a GPU unless they are cut
 
 
 class Fused(torch.autograd.Function):
-    """h (B, T, H), c and `active` of one model; under `vmap` of n of them."""
+    """h of a layer; then c and `active`, which nobody else needs. Of one model, or under `vmap` of n."""
 
     @staticmethod
-    def forward(gates: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-        return tuple(t[0] for t in recurrence(gates[None], b[None], w[None]))
+    def forward(
+        x: Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor, tokens: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in layer(*_alone(x, w_ih, w_hh, b, tokens)))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, w_ih, w_hh, _, tokens = inputs
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(inputs[2], *output)
+        ctx.save_for_backward(x, w_ih, w_hh, tokens, *output)
 
     @staticmethod
     def backward(ctx: Any, dh: Tensor, *_: Tensor) -> Any:
-        return FusedGradients.apply(dh, *ctx.saved_tensors)
+        return *FusedGradients.apply(dh, *ctx.saved_tensors), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
-        return recurrence(*models_first(info, in_dims, tensors)), (0, 0, 0)
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Any) -> Any:
+        return layer(*models_first(info, in_dims, tensors)), (0, 0, 0)
 
 
 class FusedGradients(torch.autograd.Function):
-    """The gradients of `Fused` with respect to the gates, b and w."""
+    """The gradients of `Fused` with respect to x, w_ih, w_hh and b."""
 
     @staticmethod
-    def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(t[0] for t in gradients(*(t[None] for t in tensors)))
+    def forward(*tensors: Any) -> tuple[Tensor, ...]:
+        return tuple(t[0] for t in gradients(*_alone(*tensors)))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         pass
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
-        return gradients(*models_first(info, in_dims, tensors)), (0, 0, 0)
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Any) -> Any:
+        return gradients(*models_first(info, in_dims, tensors)), (0, 0, 0, 0)
 
 
-def gradients(dh: Tensor, w: Tensor, h: Tensor, c: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """From that of h those of the gates, b and w."""
-    d_gates, d_b = recurrence_gradient(dh, w, c, active, triton.cdiv(dh.shape[1], TILE))
-    before = F.pad(h[:, :, :-1], (0, 0, 1, 0))
-    return d_gates, d_b.sum(1), torch.bmm(d_gates.flatten(1, 2).transpose(1, 2), before.flatten(1, 2))
+def layer(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor, tokens: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """h, c and `active`."""
+    gates = torch.bmm(x.flatten(1, -2), by_unit(w_ih).transpose(1, 2))
+    return recurrence(gates.view(*x.shape[:-1], -1), by_unit(b), w_hh, tokens)
 
 
-def _wide(units: int) -> int:
-    return max(16, int(triton.next_power_of_2(units)))
+def gradients(
+    dh: Tensor, x: Tensor, w_ih: Tensor, w_hh: Tensor, tokens: Tensor | None, h: Tensor, *kept: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """From that of h those of x, w_ih, w_hh and b."""
+    d_gates, d_b = recurrence_gradient(dh, w_hh, *kept)
+    d_w_hh, w = weights_gradient(d_gates, h, before=True), by_unit(w_ih)
+    if tokens is None:
+        d_x, d_w_ih = torch.bmm(d_gates.flatten(1, 2), w).view_as(x), weights_gradient(d_gates, x)
+    else:
+        here = F.pad(tokens, (1, 0), value=-1)[..., None] == torch.arange(x.shape[1], device=x.device)
+        looked_up = weights_gradient(d_gates, here.to(x.dtype))  # (n, 4H, V)
+        d_x, d_w_ih = torch.bmm(looked_up.transpose(1, 2), w), torch.bmm(looked_up, x)
+    return d_x, by_gate(d_w_ih), by_gate(d_w_hh), by_gate(d_b.sum(1))
+
+
+def weights_gradient(d_gates: Tensor, x: Tensor, before: bool = False) -> Tensor:
+    """The sum over all samples and slots of d_gates times x, or times x of the slot before, (n, 4H, I)."""
+    n, batch = x.shape[:2]
+    parts = 4 if n <= FEW and batch % 4 == 0 else 1
+    d_gates, x = (t.reshape(n * parts, -1, t.shape[-1]) for t in (d_gates, x))
+    if before:  # in the first slot d_gates are 0, so that another sample's x does no harm
+        d_gates, x = d_gates[:, 1:], x[:, :-1]
+    return torch.bmm(d_gates.transpose(1, 2), x).unflatten(0, (n, parts)).sum(1)
+
+
+def by_unit(gates: Tensor) -> Tensor:
+    """From torch's order (n, 4H, ...), gate by gate, to that of the kernels."""
+    return gates.unflatten(1, (4, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def by_gate(gates: Tensor) -> Tensor:
+    """And back."""
+    return gates.unflatten(1, (-1, 4)).transpose(1, 2).flatten(1, 2)
+
+
+@torch.library.custom_op("fedskip::recurrence", mutates_args=())
+def recurrence(gates: Tensor, b: Tensor, w: Tensor, tokens: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """h, c and `active`; gates (n, B, 1 + T, 4H), or (n, V, 4H) if they are looked up; b (n, 4H)."""
+    gates, b, w = gates.contiguous(), b.contiguous(), w.contiguous()
+    tokens, looked_up = (None, 0) if tokens is None else (tokens.int().contiguous(), gates.shape[1])
+    found = _recurrence(gates, b, w, tokens)
+    n, parts, steps, tiles, threads = found[1].shape[:-1]
+    forward = kernel(CODE, "forward", w.device, H=w.shape[2], T=steps, N=tiles, V=looked_up)
+    forward((parts, n), threads, gates, tokens, b, w, *found, found[0].shape[1])
+    return found
+
+
+@recurrence.register_fake
+def _recurrence(gates: Tensor, b: Tensor, w: Tensor, tokens: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    n, batch = gates.shape[:2] if tokens is None else tokens.shape[:2]
+    steps = gates.shape[2] - 1 if tokens is None else tokens.shape[2]
+    units, tiles = w.shape[2], _tiles(n, batch, w.device)
+    kept = (n, -(-batch // (8 * tiles)), steps, tiles, 32 * -(-units // 8))  # four threads for a unit
+    c, active = w.new_empty(*kept, 2), w.new_empty(*kept, 4, dtype=torch.int32)
+    return w.new_empty(n, batch, 1 + steps, units), c, active
+
+
+@torch.library.custom_op("fedskip::recurrence_gradient", mutates_args=())
+def recurrence_gradient(dh: Tensor, w: Tensor, c: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of the gates, (n, B, 1 + T, 4H); and of b in parts that are still to be summed."""
+    dh, w, c, active = (t.contiguous() for t in (dh, w, c, active))
+    found = _recurrence_gradient(dh, w, c, active)
+    n, parts, steps, tiles = c.shape[:4]
+    units = w.shape[2]
+    backward = kernel(CODE, "backward", w.device, H=units, T=steps, N=tiles, V=0)
+    backward((parts, n), 64 * -(-units // 16), dh, w, c, active, *found, dh.shape[1])
+    return found
+
+
+@recurrence_gradient.register_fake
+def _recurrence_gradient(dh: Tensor, w: Tensor, c: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+    return w.new_empty(*dh.shape[:3], w.shape[1]), w.new_empty(*c.shape[:2], w.shape[1])
+
+
+def _tiles(models: int, batch: int, device: torch.device) -> int:
+    """Of eight samples in a block: two where one alone would give more blocks than there are processors."""
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return 1 if models * -(-batch // 8) <= processors else 2
+
+
+def _alone(*tensors: Any) -> list[Any]:
+    """Those of one model as those of n = 1."""
+    return [None if t is None else t[None] for t in tensors]
