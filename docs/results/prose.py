@@ -2,11 +2,13 @@
 
 Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`:
 
-- `best`, `last`, `tail`: with their spread over seeds; `gain`, `gain-best`, `gain-last`: over FedAvg, where
-  `gain` is in tail; `each`, `each-best`, `each-last`: the same seed by seed
+- `best`, `last`, `tail`: with their spread over seeds; `full`: the last model on all test samples, where others
+  are on some; `gain`, `gain-best`, `gain-last`, `gain-full`: over FedAvg, where `gain` is in tail; `each`,
+  `each-best`, `each-last`: the same seed by seed
 - `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
 - `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
 - `reached`, `reached-round`: the highest accuracy and when, seed by seed, also of runs that diverged later
+- `low`, `low-round`: the lowest accuracy after round 100, and when
 - `slots`: the gain over FedAvg of single slots before they merge; `slots-more`: less that of the merged model
 - `diverged`, `chance`: runs, of how many; `broke`: in which rounds; `jump`, `jump-round`: the largest drift,
   `jumps`, `jumps-round`: the same seed by seed; `first-drift`: that of the first merge, seed by seed
@@ -25,7 +27,7 @@ Others are called KIND:COLUMN:
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
 `travels:DATA:SCORE` is of Table I, `poison:SETTING:METHOD` of poison.py, `audit:METHOD` of audit.py,
-`quick:METHOD` of quickstart.py, `bench:COMMAND` of speed.py, `visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
+`quick:METHOD` of quickstart.py, `bench:COMMAND` of speed.py, `nova:COLUMN:WHAT` of nova.py, `visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
 `after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
 """
 
@@ -35,6 +37,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from evidence import FALL, histories, plain
+from nova import stepped
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
@@ -63,6 +66,7 @@ from fedskip.report.statistics import difference
 from visits import after_one, after_single, counted, looked_at
 
 PEERS = "../../benchmarks/results/peers"
+LATE = 100  # rounds after which a method should have its level
 JUMP = 100  # times the median: what a drift has to be to be told
 
 
@@ -102,7 +106,7 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
     runs = column.runs(kept)
     method = _found(method, runs)
     what, _, score = kind.partition("-")
-    words = {shown: key for key, shown in SHOWN.items()}
+    words = {shown: key for key, shown in SHOWN.items()} | {"full": "full_test"}
     if kind == "method":
         return method
     if kind in words:
@@ -131,6 +135,10 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         return shown_gain(difference(slot_scores(held, method), slot_scores(held, BASELINE)))
     if kind == "slots-more":
         return _more_in_slots(column, method, kept)
+    if what == "low":
+        rows = [row for run in histories(column.results(kept), method).values() for row in run if row["round"] > LATE]
+        lowest = min(rows, key=lambda row: row["test_accuracy"])
+        return str(lowest["round"]) if score else f"{100 * lowest['test_accuracy']:.0f}"
     if kind == "reached":
         return ", ".join(f"{100 * row['best']:.2f}" for row in runs[method])
     if kind == "reached-round":
@@ -330,6 +338,7 @@ def _peers(busy: bool) -> str:
 ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "audit": lambda name, _: audited(name),
     "bench": lambda name, _: measured(name),
+    "nova": stepped,
     "poison": poisoned,
     "quick": lambda method, _: gained(method),
     "travels": _travels,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import evidence
 import matplotlib
+import nova
 import poison
 import prose
 import quickstart
@@ -76,6 +77,7 @@ def written(text: str, kept: list[Results]) -> str:
         "fig1": lambda: evidence.fig1_sheet(kept),
         "fig1:gaps": lambda: evidence.uneven_gaps(kept),
         "fig5": lambda: fig5_sheet(kept),
+        "nova": lambda: nova.nova_sheet(kept),
         "diverged": lambda: diverged_sheet(kept, HERE / "diverged" / "diverged.csv"),
         "audit": audit.audit_sheet,
         "poison": lambda: poison.poison_sheet(kept),
