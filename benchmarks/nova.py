@@ -3,9 +3,9 @@
     python benchmarks/nova.py --out benchmarks/results/nova.csv
 
 FedAvg moves x by the sum of p_k (w_k - x), where the p_k sum to 1. FedNova divides by the steps A_k of a slot
-and multiplies by their mean: it moves x by the sum of u_k (w_k - x) with u_k = p_k (sum_j p_j A_j) / A_k. These
-sum to 1 where all A_k are alike, and to more where they are not. Writes that sum for each round of the paper's
-settings, at their seeds, up to round 200.
+and multiplies by their mean: it moves x by the sum of u_k (w_k - x) with u_k = p_k (sum_j p_j A_j) / A_k.
+These sum to 1 where all A_k are alike, and to more where they are not. Writes that sum for each round of the
+paper's settings, at their seeds, up to round 200.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ROUNDS = 200  # at most
 
 
 def step(prepared: Prepared, run: Run, round: int) -> float:
-    """The sum of the u_k of a round."""
+    """The sum of the u_k of a round, to four digits."""
     local, sizes = prepared.task.local, [int(run.clients.sizes[i]) for i in run.server.cohort(round)]
     p = np.array(sizes) / sum(sizes)
     a = np.array([momentum_sum(np.full(local.steps(size), local.lr), local.momentum) for size in sizes])
-    return float(p @ a * (p / a).sum())
+    return float(f"{p @ a * (p / a).sum():.4g}")
 
 
 def rows(name: str) -> list[Row]:
@@ -40,14 +40,10 @@ def rows(name: str) -> list[Row]:
     keys: dict[str, Any] = dict(races()[name].draft.keys)
     prepared, _ = setting_of(keys | {"methods": "fednova", "engine": "loop", "device": "cpu"})
     return [
-        {"setting": name, "seed": run.server.seed, "round": round + 1, "step": round_off(step(prepared, run, round))}
+        {"setting": name, "seed": run.server.seed, "round": t + 1, "step": step(prepared, run, t)}
         for run in prepared.runs()
-        for round in range(min(ROUNDS, prepared.setting.rounds))
-    ]  # fmt: skip
-
-
-def round_off(number: float) -> float:
-    return float(f"{number:.4g}")
+        for t in range(min(ROUNDS, prepared.setting.rounds))
+    ]
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ histories also `falls`, those of the ten rounds in which FedNova's accuracy fall
 """
 
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -45,12 +46,11 @@ def stepped(name: str, kept: list[Results]) -> str:
     place, what = name.split(":")
     known = steps(place)
     if what == "falls":
-        [run] = histories(races()[place].results(kept), METHOD).items()
-        seed, rows = run[0], list(run[1])
         changes = [
-            (now["test_accuracy"] - before["test_accuracy"], now["round"])
-            for before, now in zip(rows, rows[1:], strict=False)
+            (now["test_accuracy"] - before["test_accuracy"], (seed, now["round"]))
+            for seed, run in histories(races()[place].results(kept), METHOD).items()
+            for before, now in pairwise(run)
         ]
-        found = [known[seed, round] for _, round in sorted(changes)[:FALLS]]
+        found = [known[where] for _, where in sorted(changes)[:FALLS]]
         return f"{min(found):.2f} to {max(found):.2f}"
     return f"{ {'median': median, 'most': max}[what](known.values()):.2f}"

@@ -2,9 +2,9 @@
 
 Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`:
 
-- `best`, `last`, `tail`: with their spread over seeds; `full`: the last model on all test samples, where others
-  are on some; `gain`, `gain-best`, `gain-last`, `gain-full`: over FedAvg, where `gain` is in tail; `each`,
-  `each-best`, `each-last`: the same seed by seed
+- `best`, `last`, `tail`: with their spread over seeds; `full`: the last model on all test samples, where the
+  others are on some; `gain`, `gain-best`, `gain-last`, `gain-full`: over FedAvg, where `gain` is in tail;
+  `each`, `each-best`, `each-last`: the same seed by seed
 - `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
 - `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
 - `reached`, `reached-round`: the highest accuracy and when, seed by seed, also of runs that diverged later
@@ -23,12 +23,14 @@ have; with `-best` behind it, the highest best.
 
 Others are called KIND:COLUMN:
 
-- `from`: its folders; `tested`: samples; `paper-gains`: the paper's, over all periods of FedSkip
+- `from`: its folders; `tested`: samples; `paper-gains`: the paper's, over all periods of FedSkip;
+  `gains-full`: ours, of the last models on all test samples
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
 `travels:DATA:SCORE` is of Table I, `poison:SETTING:METHOD` of poison.py, `audit:METHOD` of audit.py,
-`quick:METHOD` of quickstart.py, `bench:COMMAND` of speed.py, `nova:COLUMN:WHAT` of nova.py, `visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
-`after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
+`quick:METHOD` of quickstart.py, `bench:COMMAND` of speed.py, `nova:COLUMN:WHAT` of nova.py,
+`visit:FILE:METHOD:...`, `single:CLIENTS:BETA`, `after:FILE:...` and `huge:FILE:...` of visits.py. All others
+have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +39,6 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from evidence import FALL, histories, plain
-from nova import stepped
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
@@ -63,6 +64,7 @@ from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results, first_at
 from fedskip.report.statistics import difference
+from nova import stepped
 from visits import after_one, after_single, counted, looked_at
 
 PEERS = "../../benchmarks/results/peers"
@@ -90,6 +92,14 @@ def _of_column(kind: str, column: Column, kept: list[Results]) -> str:
         found = [column.published[name] for name in SKIPPING]
         base = column.published["FedAvg"]
         return _points(score - base for score in found if score is not None and base is not None)
+    if kind == "gains-full":
+        runs = column.runs(kept)
+        return _points(
+            gap
+            for name in SKIPPING
+            for gap in _gaps(runs[name], runs[BASELINE], "full_test")
+            if gap is not None
+        )
     if kind == "tested":
         about = [setting for part in column.parts(kept) for setting in part.settings]
         return _range((facts["test"] for one in about for facts in one.divisions.values()), ",")
@@ -136,7 +146,12 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
     if kind == "slots-more":
         return _more_in_slots(column, method, kept)
     if what == "low":
-        rows = [row for run in histories(column.results(kept), method).values() for row in run if row["round"] > LATE]
+        rows = [
+            row
+            for run in histories(column.results(kept), method).values()
+            for row in run
+            if row["round"] > LATE
+        ]
         lowest = min(rows, key=lambda row: row["test_accuracy"])
         return str(lowest["round"]) if score else f"{100 * lowest['test_accuracy']:.0f}"
     if kind == "reached":

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import evidence
 import matplotlib
-import nova
 import poison
 import prose
 import quickstart
@@ -26,6 +25,7 @@ import theory
 from matplotlib.axes import Axes
 
 import audit
+import nova
 import visits
 from fedskip.paper.beside import gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet

@@ -119,15 +119,22 @@ inline void run_block(int size) {
         thread.here.uc_stack.ss_sp = thread.stack.data(), thread.here.uc_stack.ss_size = thread.stack.size();
         makecontext(&thread.here, [] { work(), wait(DONE); }, 0);
     }
-    int turn = 0;
-    for (bool on = true; on; turn++) {
+    const int warps = size / 32;
+    for (int turn = 0, on = true; on; turn++) {
         on = any_told = false;
-        for (int j = 0; j < size; j++) {  // in another order every time, as nobody knows it on a GPU
-            const int i = (37 * j + 101 * turn) % size;
-            if (threads[i].waits <= SPINS)
-                on |= threads[i].waits == NOT, threadIdx.x = i, swapcontext(&scheduler, &threads[i].here);
+        for (int j = 0; j < warps; j++) {  // in which order nobody knows on a GPU; each goes as far as it can
+            const int first = 32 * (((turn % 2 ? j : warps - 1 - j) + 3 * turn) % warps);
+            bool goes = true;
+            while (goes) {
+                goes = false;
+                for (int i = first; i < first + 32; i++) {
+                    goes |= threads[i].waits == NOT;
+                    if (threads[i].waits <= SPINS) threadIdx.x = i, swapcontext(&scheduler, &threads[i].here);
+                }
+                goes |= released(first, first + 32, FOR_WARP);
+                on |= goes;
+            }
         }
-        for (int i = 0; i < size; i += 32) on |= released(i, i + 32, FOR_WARP);
         for (int i = 0; i + 64 <= size; i += 64) on |= released(i, i + 64, FOR_PAIR);
         on |= released(0, size, FOR_BLOCK) || any_told;
     }
