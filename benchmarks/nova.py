@@ -1,4 +1,4 @@
-"""How far FedNova steps, beside FedAvg: from the sizes of the clients alone.
+"""How much weight FedNova gives the slots together: from the sizes of the clients alone.
 
     python benchmarks/nova.py --out benchmarks/results/nova.csv
 
@@ -27,7 +27,7 @@ from fedskip.study.prepare import Prepared
 ROUNDS = 200  # at most
 
 
-def step(prepared: Prepared, run: Run, round: int) -> float:
+def weights(prepared: Prepared, run: Run, round: int) -> float:
     """The sum of the u_k of a round, to four digits."""
     local, sizes = prepared.task.local, [int(run.clients.sizes[i]) for i in run.server.cohort(round)]
     p = np.array(sizes) / sum(sizes)
@@ -40,7 +40,7 @@ def rows(name: str) -> list[Row]:
     keys: dict[str, Any] = dict(races()[name].draft.keys)
     prepared, _ = setting_of(keys | {"methods": "fednova", "engine": "loop", "device": "cpu"})
     return [
-        {"setting": name, "seed": run.server.seed, "round": t + 1, "step": step(prepared, run, t)}
+        {"setting": name, "seed": run.server.seed, "round": t + 1, "weights": weights(prepared, run, t)}
         for run in prepared.runs()
         for t in range(min(ROUNDS, prepared.setting.rounds))
     ]
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("setting", nargs="*", default=here, metavar="STUDY/SETTING")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    table = Table(("setting", "seed", "round", "step"))
+    table = Table(("setting", "seed", "round", "weights"))
     for name in chosen.setting:
         table.rows += rows(name)
     if chosen.out is None:

@@ -1,4 +1,4 @@
-"""benchmarks/visits.py, whose numbers stand in docs/results: what it notes of single visits."""
+"""Benchmarks whose numbers stand in docs/results: single visits, and the weights that FedNova gives."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "visits.py"
+from fedskip.bench.contestants import setting_of
+from fedskip.methods import FedNova
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def script() -> dict[str, Any]:
-    return runpy.run_path(str(SCRIPT))
+    return runpy.run_path(str(BENCHMARKS / "visits.py"))
 
 
 def test_a_slot_takes_on_what_it_left(script: dict[str, Any]) -> None:
@@ -46,3 +50,19 @@ def test_clipped_gradients_and_fewer_slots(script: dict[str, Any]) -> None:
     rows = script["watched"]("table3/synthetic", "fedavg", 0, 1, cohort=3, clip=0.01)
     assert len(rows) == 3
     assert [round(row["largest"], 6) for row in rows] == [0.01] * 3
+
+
+def test_fednovas_weights_are_those_of_its_merge() -> None:
+    """Where every slot has moved by 1, FedNova moves by the sum of its weights, with the routes' own a."""
+    script = runpy.run_path(str(BENCHMARKS / "nova.py"))
+    prepared, _ = setting_of(
+        {"data": "synthetic", "cohort": 4, "methods": "fednova", "seeds": [2], "rounds": 3}
+    )
+    [run] = prepared.runs()
+    orders = run.server.orders(1)
+    a = torch.tensor([[route.a] for route in run.clients.begin(orders)[1]], dtype=torch.float64)
+    sizes = torch.tensor([run.clients.sizes[client] for client in orders.clients], dtype=torch.float64)
+    x, w = torch.zeros(1, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64)
+    moved = float(FedNova().merge({}, x, w, sizes / sizes.sum(), a).evaluated)
+    assert script["weights"](prepared, run, 1) == pytest.approx(moved, rel=1e-3)
+    assert moved > 1.1

@@ -118,7 +118,7 @@ def reach_cell(row: Mapping[str, float]) -> str:
     """As the paper prints it; where some seeds do not get there, how many do."""
     if row["reached"] < row["seeds"]:
         lost = f", {row['diverged']} diverged" if row["diverged"] else ""
-        return f"{row['reached']} of {row['seeds']} seeds{lost}"
+        return f"{row['reached']} of {row['seeds']} seed{'s' * (row['seeds'] > 1)}{lost}"
     return f"{row['merges']:.0f} / {row['rounds']:.0f} / {row['of_rounds'] / row['rounds']:.2f}×"
 
 

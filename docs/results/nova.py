@@ -1,7 +1,9 @@
-"""How far FedNova steps, beside FedAvg: from benchmarks/results/nova.csv, which benchmarks/nova.py makes.
+"""How much weight FedNova gives the slots together, from a file that benchmarks/nova.py makes.
 
-A number in a sentence is `nova:COLUMN:WHAT`: `median` and `most` over all rounds; of a column that has
-histories also `falls`, those of the ten rounds in which FedNova's accuracy falls most.
+A number in a sentence is `nova:COLUMN:WHAT`, over the seeds that were run: `median` and `most` of all rounds;
+of the ten rounds in which FedNova's accuracy falls most `falls`, from the least to the most, and `as-much`,
+how many of all rounds have no less than these; `rank:METHOD`: Spearman's correlation of the sum of a round
+with the change of a method's accuracy in it.
 """
 
 from functools import cache
@@ -9,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 
+import numpy as np
 from evidence import histories
 from rich.text import Text
 
@@ -22,35 +25,50 @@ FILE = Path(__file__).parents[2] / "benchmarks" / "results" / "nova.csv"
 METHOD = "FedNova"
 FALLS = 10
 
+Place = tuple[int, int]  # seed and round
+
 
 @cache
-def steps(name: str) -> dict[tuple[int, int], float]:
-    """The sums of a column's weights, by seed and round."""
-    return {(row["seed"], row["round"]): row["step"] for row in Table.read(FILE).where(setting=name)}
+def sums(name: str) -> dict[Place, float]:
+    """Of a column's weights, round by round."""
+    return {(row["seed"], row["round"]): row["weights"] for row in Table.read(FILE).where(setting=name)}
 
 
 def nova_sheet(kept: list[Results]) -> Sheet:
-    """How far FedNova steps, and what it gains."""
+    """What FedNova's weights sum to, and what it gains."""
     rows = []
     for name, column in races().items():
-        runs, found = column.runs(kept), list(steps(name).values())
+        runs, found = column.runs(kept), list(sums(name).values())
         if found and runs[METHOD]:
-            far = [f"{median(found):.2f}", f"{quantiles(found, n=10)[-1]:.2f}"]
+            shown = [f"{median(found):.2f}", f"{quantiles(found, n=10)[-1]:.2f}"]
             gains = [gain(runs[METHOD], runs[BASELINE], "mean_tail"), published_gain(column, METHOD)]
-            rows.append([Text(cell) for cell in (column.name, *far, *gains)])
+            rows.append([Text(cell) for cell in (column.name, *shown, *gains)])
     headers = ["column", "median", "in nine of ten rounds at most", "FedNova's gain in tail", "paper's gain"]
     return Sheet("nova", headers, 1, rows, "")
 
 
-def stepped(name: str, kept: list[Results]) -> str:
-    place, what = name.split(":")
-    known = steps(place)
-    if what == "falls":
-        changes = [
-            (now["test_accuracy"] - before["test_accuracy"], (seed, now["round"]))
-            for seed, run in histories(races()[place].results(kept), METHOD).items()
-            for before, now in pairwise(run)
-        ]
-        found = [known[where] for _, where in sorted(changes)[:FALLS]]
-        return f"{min(found):.2f} to {max(found):.2f}"
-    return f"{ {'median': median, 'most': max}[what](known.values()):.2f}"
+def changes(place: str, method: str, kept: list[Results]) -> dict[Place, float]:
+    """By how much a method's accuracy changes in a round."""
+    runs = histories(races()[place].results(kept), method)
+    return {
+        (seed, now["round"]): now["test_accuracy"] - before["test_accuracy"]
+        for seed, run in runs.items()
+        for before, now in pairwise(run)
+    }
+
+
+def summed(name: str, kept: list[Results]) -> str:
+    place, _, what = name.partition(":")
+    seeds = {row["seed"] for row in races()[place].runs(kept)[METHOD]}
+    known = {where: found for where, found in sums(place).items() if where[0] in seeds}
+    kind, _, method = what.partition(":")
+    change = changes(place, method or METHOD, kept)
+    if kind == "rank":
+        ranks = [np.argsort(np.argsort([of[where] for where in change])) for of in (known, change)]
+        return f"{np.corrcoef(*ranks)[0, 1]:+.2f}"
+    falls = [known[where] for where in sorted(change, key=change.__getitem__)[:FALLS]]
+    if kind == "falls":
+        return f"{min(falls):.2f} to {max(falls):.2f}"
+    if kind == "as-much":
+        return f"{sum(found >= min(falls) for found in known.values())} of {len(known)}"
+    return f"{ {'median': median, 'most': max}[kind](known.values()):.2f}"

@@ -64,7 +64,7 @@ from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results, first_at
 from fedskip.report.statistics import difference
-from nova import stepped
+from nova import summed
 from visits import after_one, after_single, counted, looked_at
 
 PEERS = "../../benchmarks/results/peers"
@@ -353,7 +353,7 @@ def _peers(busy: bool) -> str:
 ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "audit": lambda name, _: audited(name),
     "bench": lambda name, _: measured(name),
-    "nova": stepped,
+    "nova": summed,
     "poison": poisoned,
     "quick": lambda method, _: gained(method),
     "travels": _travels,

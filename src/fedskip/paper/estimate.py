@@ -31,7 +31,7 @@ def time(name: str, share: float = 1.0) -> str:
             whole = (minutes - START) * seeds / int(row["seeds"])
             return f"about {_words(START + share * whole)}{where}"
         return (
-            f"{minutes:.0f} min" + ("" if int(row["seeds"]) == seeds else f", {row['seeds']} seeds") + where
+            f"{minutes:.0f} min" + ("" if int(row["seeds"]) == seeds else f", {_seeds(row['seeds'])}") + where
         )
     found = {precision: estimate(column, precision, share) for precision in ("tf32", "bf16")}
     known = {precision: _words(minutes) for precision, minutes in found.items() if minutes is not None}
@@ -70,6 +70,10 @@ def rates() -> dict[tuple[str, str], float]:
             steps[model] = steps.get(model, 0) + client_steps(column, int(row["seeds"]))
     timed = {(model, "tf32"): 60_000 * total / steps[model] for model, total in minutes.items()}
     return {(row["model"], row["precision"]): float(row["ms"]) for row in _read("rates")} | timed
+
+
+def _seeds(count: str) -> str:
+    return f"{count} seed" + "s" * (count != "1")
 
 
 def _words(minutes: float) -> str:
