@@ -3,8 +3,9 @@
 Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifar10-beta0.5:FedSkip-3`:
 
 - `best`, `last`, `tail`: with their spread over seeds; `full`: the last model on all test samples, where the
-  others are on some; `gain`, `gain-best`, `gain-last`, `gain-full`: over FedAvg, where `gain` is in tail;
-  `each`, `each-best`, `each-last`: the same seed by seed
+  others are on some; `val`: in the round with the best validation; `gain`, `gain-best`, `gain-last`,
+  `gain-full`, `gain-val`: over FedAvg, where `gain` is in tail; `each`, `each-best`, `each-last`: the same
+  seed by seed
 - `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
 - `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
 - `reached`, `reached-round`: the highest accuracy and when, seed by seed, also of runs that diverged later
@@ -116,7 +117,7 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
     runs = column.runs(kept)
     method = _found(method, runs)
     what, _, score = kind.partition("-")
-    words = {shown: key for key, shown in SHOWN.items()} | {"full": "full_test"}
+    words = {shown: key for key, shown in SHOWN.items()} | {"full": "full_test", "val": "best_val"}
     if kind == "method":
         return method
     if kind in words:

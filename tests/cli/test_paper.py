@@ -83,6 +83,15 @@ def test_a_column_ends_beside_the_papers_numbers(tmp_path):
     assert (code, "94.12" in shown) == (0, False), "that is not the paper's setting"
 
 
+def test_a_setting_ends_with_its_own_table_alone(tmp_path):
+    """Another grid of the study has the same data and FedAvg."""
+    few = ("--rounds", 10, "--seeds", 1, "--set", "compile=false")
+    code, shown, _ = call("run", "tune/fedprox-synthetic", *few, "--out", tmp_path / "s")
+    assert code == 0
+    assert "tune/fedprox-synthetic" in shown
+    assert "tune/feddyn-synthetic" not in shown
+
+
 def test_compositions_end_with_a_table_of_their_own(tmp_path):
     few = ["--methods", "fedavg, fedavg(period=3)", "--rounds", "3", "--seeds", "1", "--set", "compile=false"]
     code, shown, _ = call("run", "compose/synthetic", *few, "--out", tmp_path / "s")

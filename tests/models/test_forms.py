@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedskip.models import build
 from fedskip.models.forms import in_single_steps, own_kernels
-from fedskip.models.lstm import Unrolled
+from fedskip.models.lstm import StackableLSTM
 from fedskip.models.patches import PatchConv2d
 
 THIN = {"width": 4, "blocks": (1, 2), "head": False}  # a ResNet of some 5,000 parameters
@@ -92,7 +92,7 @@ def test_stacked_equals_one_by_one(name: str, options: dict[str, object], traini
         ("lstm", "fp32", None, ""),  # nothing to try
         ("perceptron", "tf32", None, ""),
         ("cnn", "bf16", None, ""),
-        ("lstm", "tf32", False, "wrong numbers for Unrolled"),
+        ("lstm", "tf32", False, "wrong numbers for StackableLSTM"),
         ("cnn", "tf32", RuntimeError("no compiler\nat all"), "no compiler"),
     ],
 )
@@ -107,7 +107,7 @@ def test_own_kernels_are_tried_before_they_are_used(
             raise outcome
         return bool(outcome)
 
-    for kind in (PatchConv2d, Unrolled):
+    for kind in (PatchConv2d, StackableLSTM):
         monkeypatch.setattr(kind, "try_kernels", tried)
     assert own_kernels(build(name), precision, torch.device("cpu")) == (outcome is True)
     assert [record.message.endswith(said) for record in caplog.records] == [True] * bool(said)

@@ -111,8 +111,10 @@ def beside(study: str, results: Results) -> None:
     from fedskip.paper.columns import settings
     from fedskip.paper.overview import OWN, sheet_of
 
+    run = {setting.name for setting in results.settings}  # others may have the same data, and FedAvg
     for column in settings().values():
-        if column.table == study and (column.published or study in OWN) and column.parts([results]):
+        mine = column.table == study and column.name in run
+        if mine and (column.published or study in OWN) and column.parts([results]):
             noted(sheet_of(column, [results]))
 
 

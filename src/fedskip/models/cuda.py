@@ -1,6 +1,7 @@
 """Kernels in CUDA C++, compiled when they are first needed, for just the sizes that they are needed for.
 
 CUDA's compiler comes with torch, as NVRTC; NVIDIA's bindings to it, `cuda-bindings`, with torch from 2.10 on.
+Compiling waits for the GPU, so that it cannot be done while a graph is captured: take a step before.
 """
 
 import ctypes
@@ -15,20 +16,32 @@ from torch import Tensor
 Kernel = Callable[..., None]  # takes blocks (x, y), threads of a block, then tensors and whole numbers
 
 
-@functools.cache
 def kernel(file: Path, name: str, device: torch.device, **constants: int) -> Kernel:
     """The kernel of that name in a file that uses constants which it does not define.
 
     It does define `{name}_bytes`, the shared memory that a block of the kernel needs.
     """
+    return _kernel(_module(file, device, **constants), name, device)
+
+
+@functools.cache
+def _module(file: Path, device: torch.device, **constants: int) -> Any:
+    """A file with its constants, loaded on a device."""
     driver, _ = _bindings()
-    given = ", ".join(f"{key} = {value}" for key, value in constants.items())
+    known = ", ".join(f"{key} = {value}" for key, value in constants.items())
     code = _compiled(
-        f"constexpr int {given};\n#line 1\n{file.read_text(encoding='utf-8')}", file.name, device
+        f"constexpr int {known};\n#line 1\n{file.read_text(encoding='utf-8')}", file.name, device
     )
     with torch.cuda.device(device):
-        torch.cuda.current_stream().synchronize()  # so that there is a context
-        module = _checked(driver.cuModuleLoadData(code))
+        _enter(device)
+        return _checked(driver.cuModuleLoadData(code))
+
+
+@functools.cache
+def _kernel(module: Any, name: str, device: torch.device) -> Kernel:
+    driver, _ = _bindings()
+    with torch.cuda.device(device):
+        _enter(device)
         function = _checked(driver.cuModuleGetFunction(module, name.encode()))
         shared = _number(module, f"{name}_bytes")
         most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -37,11 +50,21 @@ def kernel(file: Path, name: str, device: torch.device, **constants: int) -> Ker
     def launch(blocks: tuple[int, int], threads: int, *given: Tensor | int | None) -> None:
         values = tuple(a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in given)
         kinds = tuple(ctypes.c_int if isinstance(a, int) else ctypes.c_void_p for a in given)
-        stream = torch.cuda.current_stream(device).cuda_stream
         shape = (*blocks, 1, threads, 1, 1)
-        _checked(driver.cuLaunchKernel(function, *shape, shared, stream, (values, kinds), 0))
+        with torch.cuda.device(device):
+            _enter(device)
+            stream = torch.cuda.current_stream().cuda_stream
+            _checked(driver.cuLaunchKernel(function, *shape, shared, stream, (values, kinds), 0))
 
     return launch
+
+
+def _enter(device: torch.device) -> None:
+    """Make torch's context of a device this thread's, which in a thread of autograd's may have none."""
+    driver, _ = _bindings()
+    if not int(_checked(driver.cuCtxGetCurrent())):
+        context = _checked(driver.cuDevicePrimaryCtxRetain(_checked(driver.cuDeviceGet(device.index))))
+        _checked(driver.cuCtxSetCurrent(context))
 
 
 def _compiled(source: str, name: str, device: torch.device) -> bytes:
@@ -55,7 +78,7 @@ def _compiled(source: str, name: str, device: torch.device) -> bytes:
         if status.value:
             log = bytes(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
             nvrtc.nvrtcGetProgramLog(program, log)
-            raise RuntimeError(f"{name} does not compile: {log.decode().strip()}")
+            raise RuntimeError(f"{name} does not compile: {log.rstrip(bytes(1)).decode().strip()}")
         code = bytes(_checked(nvrtc.nvrtcGetCUBINSize(program)))
         _checked(nvrtc.nvrtcGetCUBIN(program, code))
     finally:
@@ -77,7 +100,9 @@ def _bindings() -> tuple[Any, Any]:
     try:
         from cuda.bindings import driver, nvrtc
     except ImportError as error:
-        raise RuntimeError("NVIDIA's bindings are missing; pip install cuda-bindings") from error
+        release = str(torch.version.cuda).partition(".")[0]
+        fix = f"pip install 'cuda-bindings=={release}.*'"
+        raise RuntimeError(f"NVIDIA's bindings are missing; {fix}") from error
     return driver, nvrtc
 
 

@@ -12,7 +12,7 @@ from fedskip.input.errors import InputError, said
 from fedskip.models.batchnorm import batch_statistics
 from fedskip.models.dense import as_tall
 from fedskip.models.layers import is_dense
-from fedskip.models.lstm import Unrolled
+from fedskip.models.lstm import StackableLSTM
 from fedskip.models.patches import PatchConv2d, as_patches
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def functional(template: nn.Module, patches: bool = False, kernels: bool = False
     for part in normed:
         part.num_batches_tracked = None
     for layers in module.modules():
-        if isinstance(layers, Unrolled):
+        if isinstance(layers, StackableLSTM):
             layers.kernels = kernels and layers.wants_kernels()
     return as_patches(module, kernels) if patches and not normed else module
 
@@ -50,7 +50,9 @@ def own_kernels(template: nn.Module, precision: str, device: torch.device) -> bo
     bindings; and a GPU may be too small.
     """
     form = functional(template, patches=True, kernels=True)
-    parts = [part for part in form.modules() if isinstance(part, PatchConv2d | Unrolled) and part.kernels]
+    parts = [
+        part for part in form.modules() if isinstance(part, PatchConv2d | StackableLSTM) and part.kernels
+    ]
     parts = [part for part in parts if precision in part.precisions]
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
@@ -59,14 +61,14 @@ def own_kernels(template: nn.Module, precision: str, device: torch.device) -> bo
     except Exception as error:  # there are many ways in which a compiler may not work
         trouble = said(error)
     if trouble:
-        log.warning("kernels of our own do not work here, so steps take twice as long: %s", trouble)
+        log.warning("kernels of our own do not work here, so steps take much longer: %s", trouble)
     return bool(parts) and not trouble
 
 
 def in_single_steps(template: nn.Module, precision: str, kernels: bool) -> bool:
     """Whether a module has recurrent layers whose time steps are taken one by one."""
     form = functional(template, kernels=kernels)
-    layers = [part for part in form.modules() if isinstance(part, Unrolled)]
+    layers = [part for part in form.modules() if isinstance(part, StackableLSTM)]
     return any(not part.kernels or precision not in part.precisions for part in layers)
 
 

@@ -65,8 +65,8 @@ class CharLSTM(nn.Module):
     def stackable(self) -> CharLSTM:
         """A copy that computes the same, but whose parameters may be batched by `vmap`."""
         twin = deepcopy(self)
-        twin.lstm = Unrolled(twin.lstm)
-        twin.embedding = OneHot(twin.embedding)
+        twin.lstm = StackableLSTM(twin.lstm)
+        twin.embedding = Lookup(twin.embedding)
         return twin
 
 
@@ -81,8 +81,8 @@ class Embedded(NamedTuple):
         return here.to(self.weight.dtype) @ self.weight
 
 
-class OneHot(nn.Module):
-    """An `nn.Embedding` that leaves it to the next layer how to look tokens up."""
+class Lookup(nn.Module):
+    """An `nn.Embedding` that leaves it to the next layer how its vectors are found."""
 
     def __init__(self, embedding: nn.Module) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class OneHot(nn.Module):
         return Embedded(x, self.weight)
 
 
-class Unrolled(nn.Module):
+class StackableLSTM(nn.Module):
     """An `nn.LSTM` (batch first) whose parameters `vmap` can batch, which those of `nn.LSTM` cannot.
 
     It holds the parameters of the `lstm` it is given, under the same names and in the same order.
@@ -123,19 +123,25 @@ class Unrolled(nn.Module):
         return self.get_parameter("weight_hh_l0").shape[1] <= WIDEST
 
     def try_kernels(self, device: torch.device, precision: str) -> bool:
-        """Whether they run here and give what single steps do.
+        """Whether they run here and give what single steps do, with as many tiles as need the most room.
 
         There is one precision that they are for.
         """
         from fedskip.models.recurrence import by_gate, recurrence, recurrence_gradient
 
         w = self.get_parameter("weight_hh_l0").detach().to(device, torch.float32)[None]
-        gates = torch.ones(1, 1, 3, w.shape[1], device=device)
-        h, *kept = recurrence(gates, torch.zeros_like(w[:, :, 0]), w, None)
+        b, gates = torch.zeros_like(w[:, :, 0]), torch.ones(1, 1, 3, w.shape[1], device=device)
+        h, *kept = recurrence(gates, b, w, None, 2)
+        tokens = torch.zeros(1, 1, 2, dtype=torch.int32, device=device)
+        looked_up, *_ = recurrence(gates[:, 0, :1], b, w, tokens, 2)
         found = recurrence_gradient(h, w, *kept)[0][:, 0, 1:]
         expected, *saved = forward_steps(gates[:, :, 1:], w)
         d_gates = backward_steps(expected, w, expected, *saved)[0]
-        pairs = [(h[:, :, 1:], expected), (by_gate(found.transpose(1, 2)), d_gates[:, 0].transpose(1, 2))]
+        pairs = [
+            (h[:, :, 1:], expected),
+            (looked_up, h),
+            (by_gate(found.transpose(1, 2)), d_gates[:, 0].transpose(1, 2)),
+        ]
         return all(torch.allclose(one, other, rtol=0.01, atol=0.001) for one, other in pairs)
 
 

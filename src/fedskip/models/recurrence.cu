@@ -116,7 +116,8 @@ __device__ __forceinline__ float low_of(u32 two) {
 __device__ __forceinline__ float high_of(u32 two) {
     return __uint_as_float(__byte_perm(two, 0x4B000000, 0x7432)) - LARGE;
 }
-__device__ __forceinline__ uint2 packed(const Gates& z) {  // from 0 to 1, only g from -1 to 1
+// From 0 to 1, only g from -1 to 1. NaN is lost, but `activated` makes all four NaN, and so c, which is kept.
+__device__ __forceinline__ uint2 packed(const Gates& z) {
     return make_uint2(lasts(fmaf(z.i, MOST, LARGE), fmaf(z.f, MOST, LARGE)),
                       lasts(fmaf(z.g, HALF, LARGE + HALF), fmaf(z.o, MOST, LARGE)));
 }
@@ -156,14 +157,13 @@ struct Forward {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 forward(const float4* gates, const int* tokens, const float4* b, const float* w, float* h, float2* c,
         uint4* active, int B) {
-    constexpr int DEPTH = (H + 15) / 16;
     SHARED(Forward, shared);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, low = lane / 4, pair = 2 * (lane % 4);
     const int unit = 8 * warp + low, first = blockIdx.x * 8 * N + pair, row = blockIdx.y;
 
-    u32 left[DEPTH][2][4];
+    u32 left[PAIRS][2][4];
     w += (i64)row * 4 * H * H;
-    for (int k = 0; k < DEPTH; k++)
+    for (int k = 0; k < PAIRS; k++)
         for (int two = 0; two < 2; two++)
             for (int r = 0; r < 4; r++) {
                 const int from = 16 * k + 8 * (r / 2) + pair;
@@ -212,10 +212,10 @@ forward(const float4* gates, const int* tokens, const float4* b, const float* w,
             fetch(n, t + 1, 1);
             float sums[2][4] = {bias.x, bias.x, bias.y, bias.y, bias.z, bias.z, bias.w, bias.w};
             if (t) hear(&shared.heard[n], t - 1);
-            for (int k = 0; k < DEPTH; k += 2) {
+            for (int k = 0; k < PAIRS; k += 2) {
                 u32 right[4];
                 load(right, rows + (2 * n + t % 2) * TURN + 16 * k * ROW);
-                for (int i = 0; i < 2 && k + i < DEPTH; i++)
+                for (int i = 0; i < 2 && k + i < PAIRS; i++)
                     for (int two = 0; two < 2; two++) multiply(sums[two], left[k + i][two], right + 2 * i);
             }
             float out[2];
@@ -250,8 +250,8 @@ struct Backward {
 };
 
 // Two warps have 16 units together, the rows of their products; each sums over the gates of half of the warps,
-// and then they add up what they have. Half floats have few exponents, so a warp tells its gradients as
-// multiples of a power of two, of which the largest has as many as half floats can have.
+// and then they add up what they have. Half floats have few exponents, so a warp divides its gradients by a power
+// of two, which it tells, too: the largest is then between 2^14 and 2^15.
 extern "C" __global__ void __launch_bounds__(PAIRED, 1)
 backward(const float* dh, const float* w, const float2* c, const uint4* active, float4* d_gates, float4* d_b,
          int B) {
@@ -338,7 +338,7 @@ backward(const float* dh, const float* w, const float2* c, const uint4* active, 
                 most = max(most, __float_as_uint(fmaxf(one, two)));
             }
             state[n] = before;
-            // 2^14 of these powers are the power of two at or below the largest; less than 2^-112 counts as that
+            // the power of two at or below the largest, over 2^14; less than 2^-112 counts as that
             most = min(max(__reduce_max_sync(~0u, most) & 0x7F800000u, 15u << 23), 254u << 23);
             const float by = __uint_as_float((268u << 23) - most);
             if (lane == 0) now.power[n][warp / PAIRS][warp % PAIRS] = __uint_as_float(most - (14u << 23));

@@ -4,7 +4,8 @@ Step by step, an LSTM is a row of small products and cells, each a launch that r
 anew. Here a block of threads takes some samples of one model through all steps, with the recurrent weights
 in its registers. They fit there as half floats, which have tf32's ten bits of mantissa; sums are float32.
 Half floats have fewer exponents: h and weights do not need more, and what flows back is scaled by powers of
-two, so that only what is tiny beside the largest loses bits. All sums have a fixed order, so bits repeat.
+two, so that only what is tiny beside the largest loses bits. For the way back gates are kept to 1/65535: what
+one that is nearer than that to 0 or 1 passes on is lost. All sums have a fixed order, so bits repeat.
 
 Shapes, for n models: w_ih (n, 4H, I) and w_hh (n, 4H, H) as torch has them. Sequences have a slot before the
 first step, where h is 0, so that h before a step lies one slot before it: x (n, B, 1 + T, I), h (n, B, 1 + T,
@@ -73,8 +74,9 @@ def layer(
     x: Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor, tokens: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """h, c and `active`."""
-    gates = torch.bmm(x.flatten(1, -2), by_unit(w_ih).transpose(1, 2))
-    return recurrence(gates.view(*x.shape[:-1], -1), by_unit(b), w_hh, tokens)
+    gates = torch.bmm(x.flatten(1, -2), by_unit(w_ih).transpose(1, 2)).view(*x.shape[:-1], -1)
+    batch = x.shape[1] if tokens is None else tokens.shape[1]
+    return recurrence(gates, by_unit(b), w_hh, tokens, _tiles(len(x), batch, x.device))
 
 
 def gradients(
@@ -86,7 +88,7 @@ def gradients(
     if tokens is None:
         d_x, d_w_ih = torch.bmm(d_gates.flatten(1, 2), w).view_as(x), weights_gradient(d_gates, x)
     else:
-        here = F.pad(tokens, (1, 0), value=-1)[..., None] == torch.arange(x.shape[1], device=x.device)
+        here = F.pad(tokens, (1, 0))[..., None] == torch.arange(x.shape[1], device=x.device)
         looked_up = weights_gradient(d_gates, here.to(x.dtype))  # (n, 4H, V)
         d_x, d_w_ih = torch.bmm(looked_up.transpose(1, 2), w), torch.bmm(looked_up, x)
     return d_x, by_gate(d_w_ih), by_gate(d_w_hh), by_gate(d_b.sum(1))
@@ -113,22 +115,29 @@ def by_gate(gates: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("fedskip::recurrence", mutates_args=())
-def recurrence(gates: Tensor, b: Tensor, w: Tensor, tokens: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """h, c and `active`; gates (n, B, 1 + T, 4H), or (n, V, 4H) if they are looked up; b (n, 4H)."""
+def recurrence(
+    gates: Tensor, b: Tensor, w: Tensor, tokens: Tensor | None, tiles: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """h, c and `active`; gates (n, B, 1 + T, 4H), or (n, V, 4H) if they are looked up; b (n, 4H).
+
+    `tiles`: of eight samples in a block. Shapes follow from it, so that compiled code has to know it.
+    """
     gates, b, w = gates.contiguous(), b.contiguous(), w.contiguous()
     tokens, looked_up = (None, 0) if tokens is None else (tokens.int().contiguous(), gates.shape[1])
-    found = _recurrence(gates, b, w, tokens)
-    n, parts, steps, tiles, threads = found[1].shape[:-1]
+    found = _recurrence(gates, b, w, tokens, tiles)
+    n, parts, steps, _, threads = found[1].shape[:-1]
     forward = kernel(CODE, "forward", w.device, H=w.shape[2], T=steps, N=tiles, V=looked_up)
     forward((parts, n), threads, gates, tokens, b, w, *found, found[0].shape[1])
     return found
 
 
 @recurrence.register_fake
-def _recurrence(gates: Tensor, b: Tensor, w: Tensor, tokens: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _recurrence(
+    gates: Tensor, b: Tensor, w: Tensor, tokens: Tensor | None, tiles: int
+) -> tuple[Tensor, Tensor, Tensor]:
     n, batch = gates.shape[:2] if tokens is None else tokens.shape[:2]
     steps = gates.shape[2] - 1 if tokens is None else tokens.shape[2]
-    units, tiles = w.shape[2], _tiles(n, batch, w.device)
+    units = w.shape[2]
     kept = (n, -(-batch // (8 * tiles)), steps, tiles, 32 * -(-units // 8))  # four threads for a unit
     c, active = w.new_empty(*kept, 2), w.new_empty(*kept, 4, dtype=torch.int32)
     return w.new_empty(n, batch, 1 + steps, units), c, active
@@ -152,9 +161,9 @@ def _recurrence_gradient(dh: Tensor, w: Tensor, c: Tensor, active: Tensor) -> tu
 
 
 def _tiles(models: int, batch: int, device: torch.device) -> int:
-    """Of eight samples in a block: two where one alone would give more blocks than there are processors."""
+    """Two in a block, where one would give more blocks than there are processors."""
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return 1 if models * -(-batch // 8) <= processors else 2
+    return 1 if batch <= 8 or models * -(-batch // 8) <= processors else 2
 
 
 def _alone(*tensors: Any) -> list[Any]:
