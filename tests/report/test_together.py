@@ -53,6 +53,15 @@ def test_other_data_under_the_same_keys_are_kept_apart(tmp_path: Path) -> None:
     assert all("differs from the one before it in its data or their division" in note for note in notes)
 
 
+def test_what_only_one_study_has_noted_of_its_division_keeps_nothing_apart(tmp_path: Path) -> None:
+    """A later version notes more of the same division."""
+    studies = [recorded(tmp_path, [run("FedAvg", seed, 0.5)]) for seed in (0, 1)]
+    for one, more in zip(studies, ({}, {"held_out": "8ea4"}), strict=True):
+        one.settings[0].divisions[0] = {"partition": "97a5", "test": 9, "evaluated": 9, **more}
+    results, notes = together(studies)
+    assert ([one.name for one in results.settings], notes) == (["a"], [])
+
+
 def test_methods_are_called_as_in_one_study(tmp_path: Path) -> None:
     """MOON at its default stands beside a MOON that is not: what tells them apart is shown."""
     one = recorded(tmp_path, [run("MOON", 0, 0.5)], methods=["moon"], rows=curve("MOON", 0, {1: 0.5}))

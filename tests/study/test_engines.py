@@ -11,10 +11,10 @@ import torch
 
 from fedskip.engine import Job, Loop, Plan
 from fedskip.engine.stacked.memory import GIB, Footprint
-from fedskip.engine.stacked.plan import SIZES
+from fedskip.engine.stacked.plan import SIZES, busy_rows
 from fedskip.engine.stacked.stack import Stack
 from fedskip.methods import FedAvg, FedProx, Method, Moon
-from fedskip.study.engines import make_engine, make_plan, noted_sizes
+from fedskip.study.engines import make_engine, make_plan, noted_sizes, steps_ahead
 from tiny import (
     CLIENTS,
     clients_of,
@@ -68,6 +68,19 @@ def test_the_table_with_the_least_room_rules(reverse: bool, monkeypatch: pytest.
     }  # fmt: skip
     assert asked == [4 * 3 * len(CLIENTS) * 8 * task.layout.size] * 2, "what MOON's clients remember"
     assert make_plan(prepared, machine, runs, rows=1000).rows is None, "a limit that is none"
+
+
+def test_on_streams_no_row_is_masked() -> None:
+    """A number of rows is nothing to compile there: each that occurs has a graph."""
+    task = task_of("perceptron")
+    runs = [make_run(task, clients_of(), FedAvg(period=p), slots=3, seed=s) for p in (1, 3) for s in range(2)]
+    prepared: Any = SimpleNamespace(task=task, device=task.device, setting=SimpleNamespace(rounds=100))
+    machine: Any = SimpleNamespace(compile=False, threads=1, streams=0, kernels=False)
+    together = make_plan(prepared, machine, runs).sizes
+    machine.streams = 4
+    busy = busy_rows([steps_ahead(run, task.local) for run in runs])
+    assert make_plan(prepared, machine, runs).sizes == tuple(sorted(busy))
+    assert len(together) < len(busy), "which would be masked in a stack"
 
 
 def test_a_study_that_goes_on_keeps_its_sizes() -> None:

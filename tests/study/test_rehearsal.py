@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedskip import Arrays, Dataset, FedAvg, InputError
 from fedskip.methods.base import State
+from fedskip.records.provenance import Folder
 from studies import Halved, numbered, study, toy
 from tiny import Assigns, Looks
 
@@ -139,3 +140,14 @@ def test_numbers_are_no_classes(tmp_path: Path) -> None:
     numbers = Dataset("toy", samples, full.split, owner=full.owner)
     with pytest.raises(InputError, match="loss cannot be cross_entropy: 'toy' has no classes"):
         study(tmp_path / "s", data=numbers).run()
+
+
+def test_batch_norm_is_stacked_where_no_client_is_too_small_for_a_batch(tmp_path: Path) -> None:
+    """As the paper's studies are, which allow short batches for clients that most of them do not have."""
+    local = {"batch": 6, "small_clients": "short"}
+    keys = STACKED | {"model": NORMED, "local": local, "rounds": 1, "seeds": 1}
+    study(tmp_path / "s", **keys).run()
+    [noted] = Folder(tmp_path / "s").record()["settings"].values()
+    assert (noted["machine"]["engine"], noted["short"]) == ("stacked", {0: 0})
+    with pytest.raises(InputError, match="cannot be 'stacked' for BatchNorm with short batches"):
+        study(tmp_path / "t", **keys | {"local": local | {"batch": 64}}).run()

@@ -37,6 +37,7 @@ class Task:
     train_transform: TrainTransform | None = None
     test_transform: TestTransform | None = None
     arithmetic: Arithmetic = EXACT
+    filled: bool = False  # whether every client is known to fill a batch
 
     @property
     def device(self) -> torch.device:

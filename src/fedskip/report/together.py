@@ -90,9 +90,17 @@ def relabelled(studies: Sequence[Sequence[Sequence[str]]]) -> list[dict[str, str
 
 
 def alike(one: About, other: About) -> bool:
-    """Whether runs of two settings may stand in one table: the same keys, and the same divisions."""
-    same = all(one.divisions[s] == d for s, d in other.divisions.items() if s in one.divisions)
+    """Whether runs of two settings may stand in one table: the same keys, and the same divisions.
+
+    Of a division that counts which both have noted: a later version may note more.
+    """
+    seeds = one.divisions.keys() & other.divisions.keys()
+    same = all(_agree(one.divisions[seed], other.divisions[seed]) for seed in seeds)
     return same and _core(one.keys) == _core(other.keys)
+
+
+def _agree(one: Facts, other: Facts) -> bool:
+    return all(one[fact] == other[fact] for fact in one.keys() & other.keys())
 
 
 def _core(keys: Facts) -> Facts:

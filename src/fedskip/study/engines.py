@@ -9,7 +9,16 @@ import numpy as np
 
 from fedskip.engine import Engine, Job, Local, Loop, Plan, Stacked
 from fedskip.engine.stacked.memory import SHARE, Footprint, measure
-from fedskip.engine.stacked.plan import CONTRAST_SIZES, SIZES, WORTH, busy_rows, limited, stack_sizes
+from fedskip.engine.stacked.plan import (
+    CONTRAST_SIZES,
+    MASKED,
+    SIZES,
+    STREAM_SIZES,
+    WORTH,
+    busy_rows,
+    limited,
+    stack_sizes,
+)
 from fedskip.engine.stacked.stack import Stack
 from fedskip.federation import Run
 from fedskip.records.provenance import Facts
@@ -76,13 +85,16 @@ def make_plan(prepared: Prepared, machine: Machine, runs: Sequence[Run], rows: i
         plan = replace(plan, needs=tuple(needs))
     limit = rows if rows is not None and rows < max(most.values()) else None
     plain, contrasted = (SIZES - CONTRAST_SIZES, CONTRAST_SIZES) if len(first) > 1 else (SIZES, SIZES)
+    masked = MASKED
+    if machine.streams:
+        plain, contrasted, masked = STREAM_SIZES, STREAM_SIZES, 0.0
     worth = 0.0  # of a size, in steps of a row over the rounds that the plan is made from
     if machine.compile and prepared.device.type == "cpu":
         worth = WORTH * PLANNED / prepared.setting.rounds
     return replace(
         plan,
-        sizes=stack_sizes(limited(busy[False], limit), limit=plain, worth=worth),
-        contrast_sizes=stack_sizes(limited(busy[True], limit), limit=contrasted, worth=worth),
+        sizes=stack_sizes(limited(busy[False], limit), plain, masked, worth),
+        contrast_sizes=stack_sizes(limited(busy[True], limit), contrasted, masked, worth),
         rows=limit,
     )
 

@@ -63,7 +63,7 @@ class Prepared:
         require("data.samples.to", hasattr(samples, "take"), "must give samples", type(samples).__name__)
         return Task(
             template, Layout.of(template), loss(setting.loss), self.metrics,
-            samples, setting.local, train, test, self.arithmetic,
+            samples, setting.local, train, test, self.arithmetic, filled=not any(self.short().values()),
         )  # fmt: skip
 
     @functools.cached_property

@@ -110,6 +110,19 @@ def test_batchnorm_with_short_batches_is_refused() -> None:
         Stacked(task, Plan(sizes=[2], compile=False))
 
 
+def test_batchnorm_with_clients_that_all_fill_a_batch_is_stacked() -> None:
+    """`small_clients: short` shortens no batch of theirs."""
+    task = normed(replace(LOCAL, small_clients="short"))
+    with pytest.raises(InputError, match="cannot be 'stacked' for BatchNorm with short batches"):
+        Stacked(task, Plan(sizes=[2], compile=False))
+    task = replace(task, filled=True)
+    looped, stacked = (runs_of(task, [FedAvg(), FedAvg(period=2)]) for _ in range(2))
+    for run in looped:
+        train(Loop(task), run, 2)
+    train_together(stacked_for(task, stacked), stacked, 2)
+    assert_agree(stacked, looped, rtol=1e-9, atol=1e-11)
+
+
 def test_bf16_with_batch_norm_needs_streams() -> None:
     task = replace(task_of("resnet50", dtype=torch.float32), arithmetic=Arithmetic("bf16"))
     with pytest.raises(InputError, match=r"streams must be 1 or more for BatchNorm in bf16.*streams=4"):

@@ -90,7 +90,7 @@ def refusal(task: Task, streams: int = 0) -> InputError | None:
     if task.arithmetic.precision == "bf16" and not streams:
         fix = "set streams=4, or precision=tf32"
         return InputError("streams", "must be 1 or more for BatchNorm in bf16", streams, fix)
-    if local.short_batches:
+    if local.last_batch == "keep" or (local.small_clients == "short" and not task.filled):
         rule = "cannot be 'stacked' for BatchNorm with short batches"
         fix = "use engine=loop, or local.last_batch=drop and local.small_clients=drop"
         return InputError("engine", rule, local.last_batch, fix)

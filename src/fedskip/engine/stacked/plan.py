@@ -8,6 +8,7 @@ import numpy as np
 
 SIZES = 8  # numbers of rows; each is a compile on a CPU, a captured graph on a GPU
 CONTRAST_SIZES = 3  # of all the sizes, where only some rows have a contrast
+STREAM_SIZES = 20  # on streams, where rows share the code of one: each is a graph to record, none a compile
 WORTH = 150_000  # steps of a row that another size must save on a CPU; compiling it takes about as long
 MASKED = 0.12  # the share of the work that may go into rows that are not active
 
