@@ -65,16 +65,19 @@ def uneven_gaps(kept: Sequence[Results]) -> Sheet:
     return Sheet(f"{BASELINE} against IID, over the last {TAIL:.0%} of the rounds", headers, 1, rows)
 
 
-def early_gaps(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
+def early_gaps(
+    columns: Sequence[Column], kept: Sequence[Results], rounds: Sequence[int] = EARLY
+) -> Sheet:  # fmt: skip
     """How far FedSkip is from FedAvg at the last merge up to some early rounds, paired by seed."""
     rows = []
     for column in columns:
         held = column.results(kept)
-        for label in SKIPPING if histories(held, BASELINE) else ():
-            gaps = [difference(early(held, label, n), early(held, BASELINE, n)) for n in EARLY]
-            name = column.name if label == SKIPPING[0] else ""
+        labels = [name for name in column.methods if name.startswith("FedSkip")]
+        for label in labels if histories(held, BASELINE) else ():
+            gaps = [difference(early(held, label, n), early(held, BASELINE, n)) for n in rounds]
+            name = column.name if label == labels[0] else ""
             rows.append([Text(name), Text(label), *(Text(points(gap)) for gap in gaps)])
-    headers = ["column", "method", *(f"round {rounds}" for rounds in EARLY)]
+    headers = ["column", "method", *(f"round {n}" for n in rounds)]
     return Sheet(f"accuracy less {BASELINE}'s, in points", headers, 2, rows)
 
 

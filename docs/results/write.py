@@ -50,6 +50,7 @@ PAGES = (
     DOCS / "performance.md",
     ROOT / "README.md",
 )
+WARM = (20, 50, 80, 120)  # rounds in which warm-ups are looked at
 BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n)(.*?)(<!-- /numbers -->)", re.DOTALL)
 INLINE = re.compile(r"(<!--=(\S+?)-->)(.*?)(<!--/-->)")
 
@@ -74,6 +75,7 @@ def written(text: str, kept: list[Results]) -> str:
         "setbacks": lambda: evidence.setbacks(kept),
         "gradients": visits.gradients_sheet,
         "early:gaps": lambda: evidence.early_gaps(trained, kept),
+        "early:warm-ups": lambda: evidence.early_gaps([settings()["schedule/femnist"]], kept, WARM),
         "fig1": lambda: evidence.fig1_sheet(kept),
         "fig1:gaps": lambda: evidence.uneven_gaps(kept),
         "fig5": lambda: fig5_sheet(kept),
