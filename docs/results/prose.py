@@ -9,6 +9,8 @@ Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifa
 - `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
 - `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
 - `reached`, `reached-round`: the highest accuracy and when, seed by seed, also of runs that diverged later
+- `merged-N`, `losses-N`: at the first N merges of the first seed, the accuracy, and the mean training loss
+  since the merge before
 - `low`, `low-round`: the lowest accuracy after round 100, and when
 - `slots`: the gain over FedAvg of single slots before they merge; `slots-more`: less that of the merged model
 - `diverged`, `chance`: runs, of how many; `broke`: in which rounds; `jump`, `jump-round`: the largest drift,
@@ -155,6 +157,10 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         ]
         lowest = min(rows, key=lambda row: row["test_accuracy"])
         return str(lowest["round"]) if score else f"{100 * lowest['test_accuracy']:.0f}"
+    if what in ("merged", "losses"):
+        first = next(iter(histories(column.results(kept), method).values()))
+        key, unit = ("test_accuracy", 100) if what == "merged" else ("train_loss", 1)
+        return ", ".join(f"{unit * row[key]:.2f}" for row in first[: int(score)])
     if kind == "reached":
         return ", ".join(f"{100 * row['best']:.2f}" for row in runs[method])
     if kind == "reached-round":

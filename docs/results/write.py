@@ -30,7 +30,7 @@ import visits
 from fedskip.paper.beside import gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet
 from fedskip.paper.clients import noted
-from fedskip.paper.columns import races, settings
+from fedskip.paper.columns import BASELINE, Column, races, settings
 from fedskip.paper.diverged import diverged_sheet
 from fedskip.paper.overview import missing, sheet_of
 from fedskip.paper.pictures import fig1, fig5, fig5_sheet
@@ -62,9 +62,18 @@ def studies() -> list[Results]:
     return [noted(study, HERE / "clients" / "partitions.csv") for study in found]
 
 
+def whole(kept: list[Results]) -> dict[str, Column]:
+    """The columns that were trained for all their rounds: what was cut short has a section of its own."""
+    return {
+        name: column
+        for name, column in races().items()
+        if any(run["rounds"] >= column.rounds for run in column.runs(kept)[BASELINE])
+    }
+
+
 def written(text: str, kept: list[Results]) -> str:
     """A page with its numbers as the files have them."""
-    trained = list(races().values())
+    trained = list(whole(kept).values())
     sheets: dict[str, Callable[[], Sheet]] = theory.SHEETS | {
         "gains": lambda: gains_sheet(trained, kept),
         "gains:best": lambda: gains_sheet(trained, kept, "best"),
@@ -86,8 +95,8 @@ def written(text: str, kept: list[Results]) -> str:
         "not-run": lambda: missing(kept),
         "reach": lambda: reach_sheet(trained, kept),
         "reach:gaps": lambda: evidence.merge_gaps(trained, kept),
-        "table4:best": lambda: evidence.reach_table(races(), kept, "best"),
-        "table4:last": lambda: evidence.reach_table(races(), kept, "last"),
+        "table4:best": lambda: evidence.reach_table(whole(kept), kept, "best"),
+        "table4:last": lambda: evidence.reach_table(whole(kept), kept, "last"),
         "speed": speed.speed_sheet,
         "slots": lambda: slots_sheet([c for c in settings().values() if c.table == "slots"], kept),
     }
@@ -110,7 +119,7 @@ def written(text: str, kept: list[Results]) -> str:
 def pictures(kept: list[Results]) -> dict[str, Callable[[], Axes]]:
     """What skipping gains, Figures 1, 2, 5, single visits, curves of columns with histories, by NAME.svg."""
     found: dict[str, Callable[[], Axes]] = {
-        "gains": lambda: gains_figure(list(races().values()), kept),
+        "gains": lambda: gains_figure(list(whole(kept).values()), kept),
         "fig1": lambda: fig1(kept),
         "fig2": lambda: routing(kept),
         "fig5": lambda: fig5(kept),

@@ -45,6 +45,7 @@ def test_curves_have_units_a_band_and_one_look_per_method(tmp_path: Path) -> Non
     assert axes.texts[0].get_text() == "mean of 2 seeds, band: lowest to highest"
     edge = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (edge.min(), edge.max()) == (pytest.approx(30.0), pytest.approx(70.0))
+    assert all(tick == int(tick) for tick in axes.get_xticks()), "rounds are whole"
     assert made(tmp_path).plot.bytes().get_xlabel() == "sent, both ways (MB)"
     assert made(tmp_path).plot.drift().get_yscale() == "log"
 

@@ -72,6 +72,8 @@ class Plot:
         for label, score in found.references.items():
             axes.axhline(score, color=GREY, linestyle=(0, (1, 2)), label=shown(label))
         axes.set(xlabel=NAMES[x], ylabel=found.name)
+        if x != "bytes":  # rounds and merges are whole
+            axes.locator_params("x", integer=True)
         if found.logarithmic:
             axes.set_yscale("log")
             axes.yaxis.set_minor_formatter("")  # which takes longer than all the rest
