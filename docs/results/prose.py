@@ -6,6 +6,8 @@ Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifa
   others are on some; `val`: in the round with the best validation; `gain`, `gain-best`, `gain-last`,
   `gain-full`, `gain-val`: over FedAvg, where `gain` is in tail; `each`, `each-best`, `each-last`: the same
   seed by seed
+- `over`, `over-best`, `over-last` with METHOD:OTHER: the same over another method
+- `early-N`: the accuracy at the last merge up to round N, less FedAvg's
 - `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
 - `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
 - `reached`, `reached-round`: the highest accuracy and when, seed by seed, also of runs that diverged later
@@ -21,8 +23,8 @@ Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifa
   less those of the rival that needs the fewest
 - `paper`, `paper-gain`: what the paper has; `method`: its name
 
-METHOD may be `strongest` or `strongest-skipping`, whoever that is: the highest tail over the seeds that all
-have; with `-best` behind it, the highest best.
+METHOD is written without spaces. It may be `strongest` or `strongest-skipping`, whoever that is: the
+highest tail over the seeds that all have; with `-best` behind it, the highest best.
 
 Others are called KIND:COLUMN:
 
@@ -41,7 +43,7 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, median
 
-from evidence import FALL, histories, plain
+from evidence import FALL, early, histories, plain, points
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
@@ -94,10 +96,10 @@ def _of_column(kind: str, column: Column, kept: list[Results]) -> str:
     if kind == "paper-gains":
         found = [column.published[name] for name in SKIPPING]
         base = column.published["FedAvg"]
-        return _points(score - base for score in found if score is not None and base is not None)
+        return _span(score - base for score in found if score is not None and base is not None)
     if kind == "gains-full":
         runs = column.runs(kept)
-        return _points(
+        return _span(
             gap
             for name in SKIPPING
             for gap in _gaps(runs[name], runs[BASELINE], "full_test")
@@ -117,16 +119,21 @@ def _of_column(kind: str, column: Column, kept: list[Results]) -> str:
 def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> str:
     """A number of a method in a column."""
     runs = column.runs(kept)
-    method = _found(method, runs)
+    method, other = (_found(name, runs) for name in method.partition(":")[::2])
     what, _, score = kind.partition("-")
     words = {shown: key for key, shown in SHOWN.items()} | {"full": "full_test", "val": "best_val"}
     if kind == "method":
         return method
     if kind in words:
         return scores(runs[method], words[kind])
-    if what in ("gain", "alone"):
-        base = BASELINE if what == "gain" else _alone(column, method)
+    if what in ("gain", "alone", "over"):
+        base = {"gain": lambda: BASELINE, "alone": lambda: _alone(column, method), "over": lambda: other}[
+            what
+        ]()
         return gain(runs[method], runs[base], words[score or "tail"])
+    if what == "early":
+        held = column.results(kept)
+        return points(difference(*(early(held, name, int(score)) for name in (method, BASELINE))))
     if what == "each":
         base, score = (_alone(column, method), "tail") if score == "alone" else (BASELINE, score or "tail")
         gaps = _gaps(runs[method], runs[base], words[score])
@@ -187,7 +194,9 @@ def _found(method: str, runs: dict[str, list[Row]]) -> str:
     """The method that is meant: `strongest` is whoever is."""
     among = {"strongest": runs, "strongest-skipping": skipping(runs)}
     who, by = method.removesuffix("-best"), "best" if method.endswith("-best") else "mean_tail"
-    return (strongest(among[who], by) or "none") if who in among else method
+    if who in among:
+        return strongest(among[who], by) or "none"
+    return next((name for name in runs if name.replace(" ", "") == method), method)
 
 
 def _alone(column: Column, method: str) -> str:
@@ -269,7 +278,7 @@ def _gaps(runs: list[Row], base: list[Row], score: str) -> list[float | None]:
     ]
 
 
-def _points(values: Iterable[float]) -> str:
+def _span(values: Iterable[float]) -> str:
     found = list(values)
     return f"{units.difference(min(found), METRIC)} to {units.difference(max(found), METRIC)}"
 
@@ -401,6 +410,9 @@ OWN: dict[str, Callable[[list[Results]], str]] = {
     ),
     "feddyn-iid-round-2": lambda kept: _feddyn(
         kept, "table2/cifar10-iid", lambda run: 100 * run[1]["test_accuracy"], 0
+    ),
+    "feddyn-iid-round-3": lambda kept: _feddyn(
+        kept, "table2/cifar10-iid", lambda run: 100 * run[2]["test_accuracy"], 0
     ),
     "scaffold-jumps": _jumps,
     "after-single": lambda _: after_single(),

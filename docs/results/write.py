@@ -50,7 +50,7 @@ PAGES = (
     DOCS / "performance.md",
     ROOT / "README.md",
 )
-WARM = (20, 50, 80, 120)  # rounds in which warm-ups are looked at
+WARM = (20, 50, 60, 80, 100)  # rounds in which warm-ups are looked at
 BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n)(.*?)(<!-- /numbers -->)", re.DOTALL)
 INLINE = re.compile(r"(<!--=(\S+?)-->)(.*?)(<!--/-->)")
 
