@@ -65,6 +65,18 @@ def uneven_gaps(kept: Sequence[Results]) -> Sheet:
     return Sheet(f"{BASELINE} against IID, over the last {TAIL:.0%} of the rounds", headers, 1, rows)
 
 
+def uneven_steps(kept: Sequence[Results]) -> Sheet:
+    """The same from each beta to the next larger one."""
+    columns = [*uneven(fig1_columns(), kept)]
+    keys, rows = ("test_accuracy", "drift_mean", "drift_broadcast"), []
+    for column, larger in pairwise(columns):
+        found = [difference(*(tails(one.results(kept), key) for one in (larger, column))) for key in keys]
+        cells = [str(found[0].seeds), points(found[0]), *(plain(one, 1) for one in found[1:])]
+        rows.append([Text(f"{beta(column)} to {beta(larger)}"), *map(Text, cells)])
+    headers = ["β", "seeds", "accuracy", "drift from the mean", "drift from the model sent out"]
+    return Sheet(f"{BASELINE} from β to β, over the last {TAIL:.0%} of the rounds", headers, 1, rows)
+
+
 def early_gaps(
     columns: Sequence[Column], kept: Sequence[Results], rounds: Sequence[int] = EARLY
 ) -> Sheet:  # fmt: skip
@@ -81,25 +93,31 @@ def early_gaps(
     return Sheet(f"accuracy less {BASELINE}'s, in points", headers, 2, rows)
 
 
-def merge_gaps(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
-    """Merges until FedAvg's best, less those of the rival that needs the fewest, paired by seed."""
+def merge_gaps(columns: Sequence[Column], kept: Sequence[Results], score: str = "best") -> Sheet:
+    """Merges until FedAvg's best or last, less those of the rival that needs the fewest, paired by seed."""
     rows = []
     for column in columns:
-        held = column.results(kept)
-        needed = {name: merges(held, name) for name in column.methods}
-        there = {
-            name: list(some.values()) for name, some in needed.items() if some and None not in some.values()
-        }
-        means = {name: fmean(n for n in some if n is not None) for name, some in there.items()}
-        rival = fewest({name: mean for name, mean in means.items() if name not in SKIPPING})
-        if rival is None:
+        found = fewest_merges(column, column.results(kept), score)
+        if found is None:
             continue
-        cells = [str(len(there[rival])), f"{rival} ({means[rival]:.0f})"]
+        rival, there = found
+        mean = fmean(filter(None, there[rival].values()))
+        cells = [str(len(there[rival])), f"{rival} ({mean:.0f})"]
         for name in SKIPPING:
-            found = difference(needed[name], needed[rival])
-            cells.append(plain(found, 0) if name in there else units.NONE)
+            apart = difference(there[name], there[rival]) if name in there else None
+            cells.append(plain(apart, 0) if apart else units.NONE)
         rows.append([Text(column.name), *map(Text, cells)])
     return Sheet("merges", ["column", "seeds", "fewest without skipping", *SKIPPING], 1, rows)
+
+
+def rival_gaps(columns: Sequence[Column], kept: Sequence[Results], score: str = "mean_tail") -> Sheet:
+    """One period against every rival, paired by seed."""
+    rows, rivals = [], ("FedProx", "SCAFFOLD", "MOON", "FedNova", "FedDyn")
+    for column in columns:
+        runs = column.runs(kept)
+        cells = [gain(runs[FIXED], runs[name], score) if runs.get(name) else "not run" for name in rivals]
+        rows.append([Text(column.name), Text(str(len(runs[FIXED]))), *map(Text, cells)])
+    return Sheet(f"{FIXED} less its rivals", ["column", "seeds", *rivals], 1, rows)
 
 
 def reach_table(columns: Mapping[str, Column], kept: Sequence[Results], score: str) -> Sheet:
@@ -125,13 +143,23 @@ def reach_cell(row: Mapping[str, float]) -> str:
     return f"{row['merges']:.0f} / {row['rounds']:.0f} / {row['of_rounds'] / row['rounds']:.2f}×"
 
 
-def merges(held: Results | None, method: str) -> Seeds:
-    """Merges until FedAvg's best at the same seed; None where it is not reached."""
+def merges(held: Results | None, method: str, score: str = "best") -> Seeds:
+    """Merges until FedAvg's best or its last at the same seed; None where it is not reached."""
     runs, found = histories(held, method), dict[int, float | None]()
-    for seed, base in histories(held, BASELINE).items():
-        first = first_at(runs.get(seed, ()), max(base.column("test_accuracy")))
+    for seed, base in sorted(histories(held, BASELINE).items()):
+        known = base.column("test_accuracy")
+        first = first_at(runs.get(seed, ()), max(known) if score == "best" else known[-1])
         found[seed] = first["merges"] if first else None
     return found
+
+
+def fewest_merges(column: Column, held: Results | None, score: str) -> tuple[str, dict[str, Seeds]] | None:
+    """Of the methods that get there at every seed: the rival that needs the fewest, and what each needs."""
+    needed = {name: merges(held, name, score) for name in column.methods}
+    there = {name: some for name, some in needed.items() if some and None not in some.values()}
+    means = {name: fmean(filter(None, some.values())) for name, some in there.items()}
+    rival = fewest({name: mean for name, mean in means.items() if name not in SKIPPING})
+    return None if rival is None else (rival, there)
 
 
 def setbacks(kept: Sequence[Results]) -> Sheet:

@@ -34,8 +34,8 @@ Others are called KIND:COLUMN:
 
 `travels:DATA:SCORE` is of Table I, `poison:SETTING:METHOD` of poison.py, `audit:METHOD` of audit.py,
 `quick:METHOD` of quickstart.py, `bench:COMMAND` of speed.py, `nova:COLUMN:WHAT` of nova.py,
-`visit:FILE:METHOD:...`, `single:CLIENTS:BETA`, `after:FILE:...` and `huge:FILE:...` of visits.py. All others
-have names of their own, below.
+`above:WHAT:COLUMN` and `below:WHAT:COLUMN` of verdicts.py, `visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
+`after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,8 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, median
 
-from evidence import FALL, early, histories, plain, points
+import verdicts
+from evidence import FALL, early, fewest_merges, histories, merges, plain, points
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
@@ -67,7 +68,7 @@ from fedskip.paper.compose import skipping
 from fedskip.paper.strongest import strongest
 from fedskip.records.table import Row, Table
 from fedskip.report import units
-from fedskip.report.results import Results, first_at
+from fedskip.report.results import Results
 from fedskip.report.statistics import difference
 from nova import summed
 from visits import after_one, after_single, counted, looked_at
@@ -144,9 +145,8 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         rounds = _falls(column, method, kept)
         return str(max(rounds) if score else len(rounds))
     if what == "merges":
-        return ", ".join(
-            units.NONE if n is None else f"{n:.0f}" for n in _merges(column, method, score, kept).values()
-        )
+        needed = merges(column.results(kept), method, score).values()
+        return ", ".join(units.NONE if n is None else f"{n:.0f}" for n in needed)
     if what == "fewer":
         return _fewer(column, method, score, kept)
     if kind == "slots":
@@ -247,26 +247,12 @@ def _falls(column: Column, method: str, kept: list[Results]) -> list[int]:
     ]
 
 
-def _merges(column: Column, method: str, score: str, kept: list[Results]) -> dict[int, float | None]:
-    """Merges until FedAvg's best, or its last, by seed; None where it is not reached."""
-    held, found = column.results(kept), dict[int, float | None]()
-    runs = histories(held, method)
-    for seed, base in sorted(histories(held, BASELINE).items()):
-        known = base.column("test_accuracy")
-        first = first_at(runs.get(seed, ()), max(known) if score == "best" else known[-1])
-        found[seed] = first["merges"] if first else None
-    return found
-
-
 def _fewer(column: Column, method: str, score: str, kept: list[Results]) -> str:
-    """The same less those of the rival that needs the fewest, of those that get there at every seed."""
-    needed = {name: _merges(column, name, score, kept) for name in column.methods}
-    rivals = {
-        name: fmean(n for n in some.values() if n is not None)
-        for name, some in needed.items()
-        if name not in SKIPPING and None not in some.values()
-    }
-    return plain(difference(needed[method], needed[min(rivals, key=rivals.__getitem__)]), 0)
+    """Merges until FedAvg's best or last, less those of the rival that needs the fewest."""
+    found = fewest_merges(column, column.results(kept), score)
+    assert found is not None
+    rival, there = found
+    return plain(difference(there[method], there[rival]), 0)
 
 
 def _gaps(runs: list[Row], base: list[Row], score: str) -> list[float | None]:
@@ -373,6 +359,8 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "poison": poisoned,
     "quick": lambda method, _: gained(method),
     "travels": _travels,
+    "above": verdicts.above,
+    "below": verdicts.below,
     "single": lambda name, _: counted(name),
     "after": lambda name, _: after_one(name, huge=False),
     "huge": lambda name, _: after_one(name, huge=True),

@@ -1,11 +1,19 @@
-"""The tables of theory.md, from the CSV files of theorem1 and complexity."""
+"""The tables of theory.md and the pictures of theorem1, complexity and fig3, from their CSV files."""
 
 import csv
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from matplotlib.axes import Axes
 from rich.text import Text
 
+from fedskip.paper.complexity import ratios_figure, savings_figure
+from fedskip.paper.computed import fig3_figure
+from fedskip.paper.counterexamples import lemma_figure
+from fedskip.paper.theorem import distance_figure, divergence_figure
+from fedskip.paper.weighting import weighting_figure
+from fedskip.records.table import Table
 from fedskip.report.sheet import BEST, Sheet
 
 HERE = Path(__file__).parent
@@ -16,6 +24,20 @@ def lines(name: str) -> list[Line]:
     """A file of this folder, line by line."""
     with (HERE / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def table(name: str) -> Table:
+    """The same with numbers as numbers."""
+    return Table(lines(name)[0], [{key: _number(cell) for key, cell in line.items()} for line in lines(name)])
+
+
+def _number(cell: str) -> object:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            pass
+    return cell
 
 
 def bounds() -> Sheet:
@@ -147,3 +169,24 @@ def power(value: float) -> str:
 
 def _sheet(headers: list[str], names: int, rows: list[list[str]]) -> Sheet:
     return Sheet("", headers, names, [[Text(cell) for cell in row] for row in rows])
+
+
+def heat_map(name: str) -> Axes:
+    """Figure 3, for one division."""
+    counts = [
+        [int(cell) for key, cell in line.items() if key != "class"] for line in lines(f"fig3/fig3-{name}")
+    ]
+    return fig3_figure(np.array(counts), f"cifar10-{name}")
+
+
+PICTURES: dict[str, Callable[[], Axes]] = {
+    "theorem1/distance": lambda: distance_figure(table("theorem1/distance")),
+    "theorem1/divergence": lambda: divergence_figure(table("theorem1/distance")),
+    "theorem1/lemma": lambda: lemma_figure(table("theorem1/lemma")),
+    "theorem1/weighting": lambda: weighting_figure(table("theorem1/weighting")),
+    "complexity/rounds": lambda: savings_figure(table("complexity/rounds")),
+    "complexity/clients": lambda: ratios_figure(table("complexity/clients")),
+    "fig3/fig3-iid": lambda: heat_map("iid"),
+    "fig3/fig3-beta1": lambda: heat_map("beta1"),
+    "fig3/fig3-beta0.5": lambda: heat_map("beta0.5"),
+}

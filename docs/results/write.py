@@ -84,9 +84,12 @@ def written(text: str, kept: list[Results]) -> str:
         "setbacks": lambda: evidence.setbacks(kept),
         "gradients": visits.gradients_sheet,
         "early:gaps": lambda: evidence.early_gaps(trained, kept),
-        "early:warm-ups": lambda: evidence.early_gaps([settings()["schedule/femnist"]], kept, WARM),
+        "early:warm-ups": lambda: evidence.early_gaps(
+            [settings()[f"schedule/{name}"] for name in ("synthetic", "femnist")], kept, WARM
+        ),
         "fig1": lambda: evidence.fig1_sheet(kept),
         "fig1:gaps": lambda: evidence.uneven_gaps(kept),
+        "fig1:steps": lambda: evidence.uneven_steps(kept),
         "fig5": lambda: fig5_sheet(kept),
         "nova": lambda: nova.nova_sheet(kept),
         "diverged": lambda: diverged_sheet(kept, HERE / "diverged" / "diverged.csv"),
@@ -95,6 +98,8 @@ def written(text: str, kept: list[Results]) -> str:
         "not-run": lambda: missing(kept),
         "reach": lambda: reach_sheet(trained, kept),
         "reach:gaps": lambda: evidence.merge_gaps(trained, kept),
+        "reach:gaps-last": lambda: evidence.merge_gaps(trained, kept, "last"),
+        "rivals": lambda: evidence.rival_gaps(trained, kept),
         "table4:best": lambda: evidence.reach_table(whole(kept), kept, "best"),
         "table4:last": lambda: evidence.reach_table(whole(kept), kept, "last"),
         "speed": speed.speed_sheet,
@@ -117,8 +122,8 @@ def written(text: str, kept: list[Results]) -> str:
 
 
 def pictures(kept: list[Results]) -> dict[str, Callable[[], Axes]]:
-    """What skipping gains, Figures 1, 2, 5, single visits, curves of columns with histories, by NAME.svg."""
-    found: dict[str, Callable[[], Axes]] = {
+    """What skipping gains, figures, single visits, theory, curves of columns with histories, by NAME.svg."""
+    found: dict[str, Callable[[], Axes]] = theory.PICTURES | {
         "gains": lambda: gains_figure(list(whole(kept).values()), kept),
         "fig1": lambda: fig1(kept),
         "fig2": lambda: routing(kept),

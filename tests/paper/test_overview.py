@@ -96,4 +96,4 @@ def test_other_settings_and_folders_that_match_nothing(tmp_path: Path) -> None:
         "schedule/cifar10-beta0.5", "tune/feddyn", "tune/fedprox",
     ]  # fmt: skip
     stranger = of_cifar10(tmp_path / "d", "fedavg", {"FedAvg": [0.5]}, cohort=3)
-    assert strangers([plain, warm, stranger]) == [tmp_path / "d"]
+    assert strangers([plain, warm, stranger]) == [stranger]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedskip.input.errors import InputError, nearest, require, unknown
-from fedskip.input.nest import flatten
+from fedskip.input.nest import TAGS, flatten, tagged
 from fedskip.spec import Tree, bundled
 from fedskip.spec.setting import KEYS
 
@@ -52,7 +52,7 @@ def refuse_unknown(study: str) -> None:
 
 
 def marked(tree: Tree, given: Mapping[str, Any], scale: float | None) -> Tree:
-    """One of the paper's studies with fewer rounds or seeds, which its outputs will say."""
+    """One of the paper's studies with fewer rounds or seeds, or changed, which its outputs will say."""
     if scale is not None:
         rounds, rule = given.get("rounds"), "must be above 0 and at most 1"
         require("--scale", 0 < scale <= 1, rule, scale, "0.1 is a tenth of the rounds")
@@ -65,8 +65,21 @@ def marked(tree: Tree, given: Mapping[str, Any], scale: float | None) -> Tree:
         less = {key: value for key, value in less.items() if _count(value) < _count(own[key])}
         # of what: one may be reduced as it is
         of = {f"of_{key}": own.get(f"of_{key}", _count(own[key])) for key in less}
-        entries.append({**entry, **less, **of})
+        said = [*filter(None, [own.get("note")]), *_changed(own, given)]
+        entries.append({**entry, **less, **of, **({"note": "; ".join(said)} if said else {})})
     return Tree({**tree.values, "settings": entries}, tree.places)
+
+
+def _changed(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """What makes a setting other than the paper's, in words."""
+    from fedskip.paper.columns import FREE
+
+    before, now = (
+        flatten({key: tagged(key, value) if key in TAGS else value for key, value in some.items()})
+        for some in (own, {key: given[key] for key in given if key in KEYS and key not in FREE})
+    )
+    other = [f"{key}={value}" for key, value in now.items() if before.get(key) != value]
+    return [f"not the paper's: {', '.join(other)}"] if other else []
 
 
 def _count(value: Any) -> float:

@@ -91,8 +91,9 @@ def status(
     picture([*parts], studies, figures, score)
     for sheet in others(studies):
         noted(sheet)
-    for out in strangers(studies):
-        screen.print(f"{out} holds no run of the paper's settings.", soft_wrap=True)
+    for study in strangers(studies):
+        why = f" ({'; '.join(study.marks)})" if study.marks else ""
+        screen.print(f"{study.out} holds no run of the paper's settings{why}.", soft_wrap=True)
     if not whole:
         screen.print(
             "Left out: what has no runs in these folders. `fedskip paper` lists all that can be run."
@@ -127,7 +128,7 @@ def picture(names: list[str], studies: list[Results], folder: Path | None, score
 
     screen, found = console(), shown(studies, score)
     for name, (sheet, draw) in found.items():
-        if name in names:
+        if {name, name.partition("-")[0]} & {*names}:  # of Figure 5 there are two
             noted(sheet)
             if draw is not None and folder is not None:
                 write_bytes(folder / f"{name}.svg", drawn(draw(), "svg"))

@@ -48,7 +48,7 @@ def graft(tree: dict[str, Any], key: str, value: Any, at: str = "") -> None:
         value = {rest: value}
     path = f"{at}{head}"
     if head in TAGS and head in tree:
-        tree[head], value = _tagged(head, tree[head]), _tagged(head, value)
+        tree[head], value = tagged(head, tree[head]), tagged(head, value)
     if head not in tree:
         tree[head] = expand(value, f"{path}.") if isinstance(value, Mapping) else value
     elif isinstance(tree[head], dict) and isinstance(value, Mapping):
@@ -58,7 +58,8 @@ def graft(tree: dict[str, Any], key: str, value: Any, at: str = "") -> None:
         raise InputError(path, "is written twice", fix="keep one of the two")
 
 
-def _tagged(field: str, value: Any) -> Any:
+def tagged(field: str, value: Any) -> Any:
+    """What names a thing, as a mapping: `iid` of a partition as `{kind: iid}`."""
     return {TAGS[field]: value} if isinstance(value, str) else value
 
 

@@ -67,8 +67,7 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
 
 def _note(column: Column, studies: Sequence[Results]) -> str:
     """What makes a column less than the paper's, or other, and its clients that fill no batch."""
-    said = [f"{words[0].upper()}{words[1:]}." for words in column.marks]
-    return " ".join([*said, *in_short_batches(column, studies)])
+    return " ".join(filter(None, [units.sentences(column.marks), *in_short_batches(column, studies)]))
 
 
 def in_short_batches(column: Column, studies: Sequence[Results]) -> list[str]:

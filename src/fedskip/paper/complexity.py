@@ -85,7 +85,7 @@ def complexity(
         zip(ABOUT, (platform.machine(), device_name("cpu"), torch.__version__, 1, turns), strict=True)
     )
     tables = {"server": server, "rounds": over, "clients": clients, "memory": memory}
-    figures = {"rounds": _savings(over), "clients": _ratios(clients)}
+    figures = {"rounds": savings_figure(over), "clients": ratios_figure(clients)}
     write(out, tables | {"about": Table(ABOUT, [about])}, figures)
     beside = _beside(clients)
     return Group(
@@ -195,7 +195,7 @@ def memories(case: Case, method: Method, slots: Sequence[int]) -> list[Row]:
 # --- figures --------------------------------------------------------------------------------------------
 
 
-def _savings(table: Table) -> Axes:
+def savings_figure(table: Table) -> Axes:
     """The server's time as a share of FedAvg's, measured and predicted."""
     axes = new_axes()
     fewest = min(table.column("slots"))
@@ -209,7 +209,7 @@ def _savings(table: Table) -> Axes:
     return finish(axes, "The server's time", [f"{fewest} slots", "dots: measured"])
 
 
-def _ratios(table: Table) -> Axes:
+def ratios_figure(table: Table) -> Axes:
     """The time of a visit as a multiple of FedAvg's: a dot for each model."""
     axes = new_axes()
     methods = list(dict.fromkeys(table.column("method")))

@@ -1,9 +1,13 @@
 """What of the paper is computed: Table IV and Figures 2 to 4 from what was run, its theorem, its costs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -18,8 +22,11 @@ from fedskip.paper.diverged import diverged
 from fedskip.paper.table4 import table4
 from fedskip.paper.theorem import theorem1
 from fedskip.records.table import Table
-from fedskip.report.canvas import drawn
+from fedskip.report.canvas import drawn, finish, new_axes
 from fedskip.report.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -52,13 +59,20 @@ def fig3(studies: Sequence[Results], out: Path) -> list[RenderableType]:
         owned = deal(dataset, train, 0, column.draft.keys["partition"], column.draft.keys["clients"])
         counts = heatmap.class_counts(owned, dataset.samples.labels(), dataset.classes or 0)
         file = out / f"fig3-{name}.svg"
-        heatmap.draw(counts, file, column.name)
+        write_bytes(file, drawn(fig3_figure(counts, column.name), "svg"))
         rows = [
             {"class": k} | {f"client {i}": int(n) for i, n in enumerate(row)} for k, row in enumerate(counts)
         ]
         write_text(file.with_suffix(".csv"), Table(rows[0], rows).csv())
         shown.append(Text(f"{file}: {counts.sum():,} samples"))
     return shown
+
+
+def fig3_figure(counts: np.ndarray, title: str) -> Axes:
+    """Counts (C, N) as a heat map."""
+    axes = new_axes()
+    heatmap.paint(counts, axes)
+    return finish(axes, title, [f"{counts.sum():,} training samples, seed 0"], legend=False)
 
 
 def fig4(studies: Sequence[Results], out: Path) -> list[RenderableType]:

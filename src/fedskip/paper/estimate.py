@@ -4,8 +4,9 @@
 
 One minute is for loading and compiling. Client-steps are methods × seeds × rounds × cohort × epochs × the
 batches of an average client. Milliseconds are those of the settings with the same model that were timed on an
-H200 (`times.csv`), less that minute; of a model without any, those of `fedskip bench` with many rows
-(`rates.csv`). Evaluations count where they were part of what was timed.
+H200 (`times.csv`), less that minute, but for those with a note, which shared it; of a model without any,
+those of `fedskip bench` with many rows (`rates.csv`). Evaluations count where they were part of what was
+timed.
 """
 
 import csv
@@ -24,9 +25,10 @@ OWN = {"femnist": 145, "shakespeare": 5_573, "synthetic": 244}  # training sampl
 def time(name: str, share: float = 1.0) -> str:
     """How long a setting takes, in words: measured, or `about` so long; `share`: of its runs only so many."""
     column, rows = settings()[name], {row["name"]: row for row in _read("times")}
-    if name in rows:
+    if name in rows and (share == 1 or not rows[name]["note"]):
         row, minutes, seeds = rows[name], float(rows[name]["minutes"]), len(column.draft.keys["seeds"])
         where = "" if row["device"] == DEVICE else f", {row['device']}"
+        where += f", {row['note']}" if row["note"] else ""
         if share < 1:
             whole = (minutes - START) * seeds / int(row["seeds"])
             return f"about {_words(START + share * whole)}{where}"
@@ -35,10 +37,11 @@ def time(name: str, share: float = 1.0) -> str:
         )
     found = {precision: estimate(column, precision, share) for precision in ("tf32", "bf16")}
     known = {precision: _words(minutes) for precision, minutes in found.items() if minutes is not None}
-    if "tf32" not in known:
+    own = column.precision or "tf32"
+    if own not in known:
         return "not measured"
-    half = f" ({known['bf16']} in bf16)" if "bf16" in known else ""
-    return f"about {known['tf32']}{half}"
+    half = f" ({known['bf16']} in bf16)" if "bf16" in known and own != "bf16" else ""
+    return f"about {known[own]}{half}"
 
 
 def estimate(column: Column, precision: str = "tf32", share: float = 1.0) -> float | None:
@@ -65,7 +68,7 @@ def rates() -> dict[tuple[str, str], float]:
     for row in _read("times"):
         column = settings()[row["name"]]
         model = column.draft.keys["model"]["name"]
-        if row["device"] == DEVICE:
+        if row["device"] == DEVICE and not row["note"]:
             minutes[model] = minutes.get(model, 0.0) + float(row["minutes"]) - START
             steps[model] = steps.get(model, 0) + client_steps(column, int(row["seeds"]))
     timed = {(model, "tf32"): 60_000 * total / steps[model] for model, total in minutes.items()}

@@ -104,10 +104,10 @@ def sheet_of(column: Column, studies: Sequence[Results]) -> Sheet:
     return OWN.get(column.table, column_sheet)(column, list(studies))
 
 
-def strangers(studies: Sequence[Results]) -> list[Path]:
-    """The folders of studies that have no run of any setting of the paper."""
+def strangers(studies: Sequence[Results]) -> list[Results]:
+    """The studies that have no run of any setting of the paper."""
     known = {out for column in settings().values() for out, _ in _runs(column, studies)}
-    return [study.out for study in studies if study.out not in known]
+    return [study for study in studies if study.out not in known]
 
 
 def _runs(column: Column, studies: Sequence[Results]) -> set[tuple[Path, str]]:

@@ -59,15 +59,16 @@ def fig1(studies: Sequence[Results], score: str = "mean_tail") -> Axes:
     return left
 
 
-def fig5_columns() -> list[Column]:
-    """CIFAR-10 with 10, 50 and 100 clients, at two betas."""
-    return [column for column in settings().values() if column.table == "fig5"]
+def fig5_columns(data: str) -> list[Column]:
+    """CIFAR-10 or CIFAR-100 with 10, 50 and 100 clients, at two betas."""
+    found = [column for column in settings().values() if column.table == "fig5"]
+    return [column for column in found if column.draft.keys["data"]["name"] == data]
 
 
-def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
-    """Accuracy against the period, a line for each setting."""
+def fig5(studies: Sequence[Results], score: str = "best", data: str = "cifar10") -> Axes:
+    """Accuracy against the period, a line for each setting of a data set."""
     axes, absent, crossed = new_axes(), [], 0
-    for number, column in enumerate(fig5_columns()):
+    for number, column in enumerate(fig5_columns(data)):
         runs = {period: column.runs(studies)[_named(period)] for period in PERIODS}
         trained = {period: [row for row in rows if not _lost(column, row)] for period, rows in runs.items()}
         points = {period: known(rows, score) for period, rows in trained.items() if known(rows, score)}
@@ -94,22 +95,22 @@ def fig5(studies: Sequence[Results], score: str = "best") -> Axes:
         axes.plot([], [], " ", label=f"{name}: not run")
     axes.set_xticks(PERIODS)
     axes.set(xlabel="Δ, rounds from merge to merge", ylabel=f"{named(score)} test accuracy (%)")
-    shown = {column: [_named(period) for period in PERIODS] for column in fig5_columns()}
+    shown = {column: [_named(period) for period in PERIODS] for column in fig5_columns(data)}
     notes = [
         f"mean ± standard deviation over seeds; Δ = 1 is {BASELINE}",
         "hollow: without runs lost to NaN or chance; ×: all are lost", *_less(shown, studies),
     ]  # fmt: skip
-    return finish(axes, "Accuracy against the period, CIFAR-10", notes)
+    return finish(axes, f"Accuracy against the period, {data.upper().replace('CIFAR', 'CIFAR-')}", notes)
 
 
 def _lost(column: Column, row: Row) -> bool:
     return bool(row["diverged"]) or column.at_chance(row)
 
 
-def fig5_sheet(studies: Sequence[Results], score: str = "best") -> Sheet:
+def fig5_sheet(studies: Sequence[Results], score: str = "best", data: str = "cifar10") -> Sheet:
     """The same in numbers; the cells say what is missing, short or lost."""
     rows, small = [], dict[str, str]()
-    for column in fig5_columns():
+    for column in fig5_columns(data):
         runs = column.runs(studies)
         if any(runs.values()):
             cells = [cell(column, runs[_named(period)], score, column.seeds(runs)) for period in PERIODS]
@@ -133,6 +134,10 @@ def shown(studies: Sequence[Results], score: str | None = None) -> dict[str, tup
     found: dict[str, tuple[Sheet, Drawing | None]] = {
         "fig1": (uneven_sheet(fig1_columns(), studies, tail), lambda: fig1(studies, tail)),
         "fig5": (fig5_sheet(studies, best), lambda: fig5(studies, best)),
+        "fig5-cifar100": (
+            fig5_sheet(studies, best, "cifar100"),
+            lambda: fig5(studies, best, "cifar100"),
+        ),
     }
     found = {name: parts for name, parts in found.items() if parts[0].rows}
     for name, column in settings().items():

@@ -62,7 +62,8 @@ def reached(column: Column, studies: Sequence[Results], score: str = "best") -> 
 
     T is the column's, or fewer where FedAvg did not come so far. `late`: at how many seeds it took more
     than T. `until`: the rounds that all runs of a method had, but for those that diverged. `diverged` counts
-    those that did so before they were there. `precision`: where it is not the column's.
+    those that did so before they were there. `precision`: where it is not the column's. `runs`: those with a
+    history, of those that were `made`.
     """
     whole, longer = column.results(studies), column.results(studies, BEYOND)
     if whole is None or longer is None or BASELINE not in whole.labels():
@@ -70,7 +71,7 @@ def reached(column: Column, studies: Sequence[Results], score: str = "best") -> 
     before = {row["method"]: row["reached"] for row in whole.to_target(BASELINE, score=score)}
     came = [row["rounds"] for row in whole.summary.where(method=BASELINE, diverged=False)]
     rounds, rows = min(column.rounds, max(came, default=whole.compared[0].rounds)), []
-    goals = longer.scores(longer.compared[0].name, BASELINE, score)
+    goals, made = longer.scores(longer.compared[0].name, BASELINE, score), column.runs(studies)
     for row in longer.to_target(BASELINE, score=score):
         runs = longer.summary.where(method=row["method"])
         until = min(runs.where(diverged=False).column("rounds"), default=None)
@@ -78,6 +79,7 @@ def reached(column: Column, studies: Sequence[Results], score: str = "best") -> 
         row |= {
             "precision": precision(column, runs),
             "runs": len(runs),
+            "made": len(made[row["method"]]),
             "diverged": _broken(longer, row["method"], goals),
         }
         rows.append(row)
@@ -112,13 +114,14 @@ def _sheet(name: str, column: Column, score: str, found: Sequence[Row]) -> Sheet
 
 
 def _less(column: Column, found: Sequence[Row]) -> list[str]:
-    """What there is less of than there should be: rounds of FedAvg, seeds of any method."""
+    """What there is less of than there should be: rounds of FedAvg, seeds and histories of any method."""
     if not found:
         return []
     rounds, counts = found[0]["of_rounds"], [row["runs"] for row in found]
-    of = max([len(column.draft.keys["seeds"]), *counts])
+    of = max([len(column.draft.keys["seeds"]), *(row["made"] for row in found)])
     fewer = [f"{rounds:,} of {column.rounds:,} rounds"] * (rounds < column.rounds)
-    return fewer + [f"{seeds(counts, of)} seeds"] * (min(counts) < of)
+    lost = "histories of " * any(row["runs"] < row["made"] for row in found)
+    return fewer + [f"{lost}{seeds(counts, of)} seeds"] * (min(counts) < of)
 
 
 def _broken(results: Results, method: str, goals: Mapping[int, float | None]) -> int:

@@ -62,7 +62,11 @@ def theorem1(
     lines, summary = converging(ten_clients(), periods, seeds, rounds)
     lemma, slow = coherent(periods, shuffles), slow_rates(periods)
     tables = {"distance": lines, "summary": summary, "lemma": lemma, "rates": slow}
-    figures = {"distance": _distances(lines), "divergence": _divergences(lines), "lemma": lemma_figure(lemma)}
+    figures = {
+        "distance": distance_figure(lines),
+        "divergence": divergence_figure(lines),
+        "lemma": lemma_figure(lemma),
+    }
     write(out, tables, figures)
     return Group(
         sheet("Theorem 1 and lemma 3: the largest share of each bound that was reached", summary, SHARES),
@@ -153,7 +157,8 @@ def _lines(table: Table, measured: str, bounds: dict[str, tuple[str, str]]) -> A
     return axes
 
 
-def _distances(table: Table) -> Axes:
+def distance_figure(table: Table) -> Axes:
+    """How far the mean of the slots is from the optimum, and the bounds."""
     bounds = {
         "printed_bound": ("--", "bound, printed"), "corrected_bound": ("-.", "bound, corrected"),
         "recursion": (":", "the proof's recursion"),
@@ -163,7 +168,8 @@ def _distances(table: Table) -> Axes:
     return finish(axes, "Theorem 1: distance to the optimum", ["full line: measured, mean over seeds"])
 
 
-def _divergences(table: Table) -> Axes:
+def divergence_figure(table: Table) -> Axes:
+    """How far slots are apart, and the bounds."""
     bounds = {"printed_lemma": ("--", "lemma 3, printed"), "corrected_lemma": ("-.", "lemma 3, corrected")}
     axes = _lines(table, "divergence", bounds)
     axes.set_ylabel("mean of E|slot − mean of slots|²")

@@ -52,7 +52,7 @@ def weighting(out: Path, *, periods: Sequence[int], seeds: int = 10, rounds: int
         for period in periods:
             compared = compare(problem, steps, period, settled[period])
             table.rows.append({"steps": steps, "period": period} | compared)
-    write(out, {"weighting": table}, {"weighting": _figure(problem, table)})
+    write(out, {"weighting": table}, {"weighting": weighting_figure(table)})
     return sheet("Unequal clients: distance from the optimum weighted by samples", table, SHOWN, 2)
 
 
@@ -127,8 +127,9 @@ def compare(problem: Problem, steps: int, period: int, settled: np.ndarray) -> R
     }  # fmt: skip
 
 
-def _figure(problem: Problem, table: Table) -> Axes:
-    axes, colour = new_axes(), look("FedSkip-5").colour
+def weighting_figure(table: Table) -> Axes:
+    """How far from the optimum training settles, by period."""
+    problem, axes, colour = unequal_clients(), new_axes(), look("FedSkip-5").colour
     for steps, line, mark in zip(STEPS, ("-", "--"), ("o", "s"), strict=True):
         part = table.where(steps=steps)
         xs = part.column("period")

@@ -154,9 +154,7 @@ def caption(results: Looked) -> str:
         over += f" ({', '.join(map(str, seeds))})"
     subsets = looked_at(results)
     partly = f", {' or '.join(f'{size:,}' for size in subsets)} of them while training" if subsets else ""
-    less = "".join(
-        f"; {words}" for words in dict.fromkeys(words for s in results.settings for words in s.marks)
-    )
+    less = "".join(f"; {words}" for words in results.marks)
     return f"Test {measured}, {over}; {tested(results.settings)}{partly}; bytes and merges of one run{less}."
 
 

@@ -145,7 +145,7 @@ class Plot:
         called = "tail" if score == "mean_tail" else score
         axes.set_ylabel(f"{called} test {metric.with_unit()}")
         notes = ["mean ± standard deviation over seeds", *["Δ = 1 is FedAvg"] * (parameter == "period")]
-        return finish(axes, self.results.name, notes)
+        return finish(axes, self.results.name, [*notes, *self.results.marks])
 
     def clients(self, setting: str | None = None, *, axes: Axes | None = None) -> Axes:
         """The headline of the last model by client, clients sorted from the worst to the best."""

@@ -11,7 +11,7 @@ from fedskip.report.sweep import looked_at
 
 Target = float | str | None  # a score, a method whose best it is, or what the settings say
 COSTS = ("rounds", "merges", "bytes")
-NOTE = "Until a method is first there, seed by seed; mean ± standard deviation over the seeds that get there."
+NOTE = "until a method is first there, seed by seed; mean ± standard deviation over the seeds that get there"
 
 
 def reached(results: Results, target: Target = None) -> Sheet:
@@ -32,7 +32,7 @@ def reached(results: Results, target: Target = None) -> Sheet:
         cells = cells if same else [goal, *cells]
         rows.append([*place, Text(row["method"]), *map(Text, cells)])
     title = f"To reach {words[0]}" if same and words else "To reach the target"
-    return Sheet(title, headers, len(names), rows, NOTE)
+    return Sheet(title, headers, len(names), rows, units.sentences([NOTE, *results.marks]))
 
 
 def reachable(results: Results, target: Target = None) -> bool:

@@ -56,12 +56,13 @@ class About:
 
     @property
     def marks(self) -> list[str]:
-        """What has to be said wherever it is shown: its note, and if it is less than it should be."""
+        """What has to be said wherever it is shown: if it is less than it should be, its note, few digits."""
         counts = {"rounds": self.rounds, "seeds": len(self.keys.get("seeds") or ())}
         whole = {what: int(self.keys.get(f"of_{what}") or 0) for what in counts}
         less = [f"{n:,} of {whole[what]:,} {what}" for what, n in counts.items() if n < whole[what]]
         note = self.keys.get("note")
-        return [*[f"reduced: {', '.join(less)}"] * bool(less), *[str(note)] * bool(note)]
+        said = [*[f"reduced: {', '.join(less)}"] * bool(less), *[str(note)] * bool(note)]
+        return [*said, *["in bf16"] * (self.precision == "bf16")]
 
     @property
     def reference(self) -> bool:
@@ -150,6 +151,11 @@ class Recorded:
     def compared(self) -> list[About]:
         """The settings whose methods are compared; references stand beside them."""
         return [setting for setting in self.settings if not setting.reference]
+
+    @property
+    def marks(self) -> list[str]:
+        """What has to be said of its settings wherever they are shown together."""
+        return list(dict.fromkeys(words for setting in self.settings for words in setting.marks))
 
     @property
     def baseline(self) -> str:

@@ -122,7 +122,8 @@ class Results(Looked):
                 reached, seeds = [], 0
                 for run in runs:
                     goal = bests.get(run["seed"]) if label else aim
-                    known = run["run"] in histories or run["diverged"]  # else its history was not kept
+                    # else its history was not kept
+                    known = run["run"] in histories or run["diverged"] or not run["merges"]
                     if goal is None or not known:  # where the other diverged, there is nothing to reach
                         continue
                     seeds += 1

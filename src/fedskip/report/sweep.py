@@ -175,7 +175,8 @@ def sheet(results: Recorded) -> Sheet:
             scores = units.scores(one.scores, metric) if one else "diverged or not done"
             place = [Text(sweep.name)] * (len(found) > 1)
             rows.append([*place, Text(label), *map(Text, [*shown, judged, scores])])
-    note = " ".join(words for by, words in NOTES.items() if by in judges)
+    said = [words for by, words in NOTES.items() if by in judges]
+    note = " ".join(filter(None, [*said, units.sentences(results.marks)]))
     return Sheet("Best values", headers, len(names), rows, note)
 
 

@@ -152,3 +152,12 @@ def clock(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def sentences(said: Iterable[str]) -> str:
+    """What is said, each as a sentence.
+
+    >>> sentences(["reduced: 2 of 200 rounds", "not the paper's model"])
+    "Reduced: 2 of 200 rounds. Not the paper's model."
+    """
+    return " ".join(f"{words[0].upper()}{words[1:]}." for words in said)

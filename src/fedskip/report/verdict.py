@@ -30,11 +30,12 @@ def compared(results: Results, baseline: str | None = None, score: str = "mean_t
         rows.append([*place, Text(row["method"]), *cells])
     metric = " and ".join(dict.fromkeys(one.words for one in metrics.values()))
     note = (
-        f"Differences in test {metric} from {label}, seed by seed: {SCORES[score][0]}, "
+        f"differences in test {metric} from {label}, seed by seed: {SCORES[score][0]}, "
         f"{described(score, results)}; Student's 95% intervals; seeds won and lost; mean rank, 1 is the "
-        f"{units.best(metrics.values())}."
+        f"{units.best(metrics.values())}"
     )
-    return Sheet(f"{SCORES[score][0]}, against {label}", headers, len(names), rows, note)
+    said = units.sentences([note, *results.marks])
+    return Sheet(f"{SCORES[score][0]}, against {label}", headers, len(names), rows, said)
 
 
 def _cells(row: Row, metric: units.Metric) -> list[str]:
