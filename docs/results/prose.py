@@ -33,7 +33,7 @@ Others are called KIND:COLUMN:
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
 `travels:DATA:SCORE` is of Table I, `poison:SETTING:METHOD` of poison.py, `audit:METHOD` of audit.py,
-`quick:METHOD` of quickstart.py, `bench:COMMAND` of speed.py, `nova:COLUMN:WHAT` of nova.py,
+`quick:METHOD` of quickstart.py, `bench:COMMAND` and `pfl:WHO` of speed.py, `nova:COLUMN:WHAT` of nova.py,
 `above:WHAT:COLUMN` and `below:WHAT:COLUMN` of verdicts.py, `visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
 `after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
 """
@@ -48,7 +48,7 @@ from evidence import FALL, early, fewest_merges, histories, merges, plain, point
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
-from speed import measured
+from speed import measured, peer
 from theory import lines, seconds
 
 from audit import audited, error
@@ -356,6 +356,7 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "audit": lambda name, _: audited(name),
     "bench": lambda name, _: measured(name),
     "nova": summed,
+    "pfl": lambda name, _: peer(name),
     "poison": poisoned,
     "quick": lambda method, _: gained(method),
     "travels": _travels,

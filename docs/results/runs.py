@@ -1,4 +1,4 @@
-"""Where the numbers come from: `runs.csv` has a row for each folder of a study.
+"""Where the numbers come from: `runs.csv` has a row for each folder of a study, `computed.csv` for the rest.
 
 To add a study: its folder here, with study.yaml, summary.csv and history.csv, a row in runs.csv, and
 `python docs/results/write.py`. A test compares the rows with what the folders say of themselves.
@@ -13,7 +13,6 @@ from fedskip.report import units
 from fedskip.report.results import Results
 
 HERE = Path(__file__).parent
-FILE = HERE / "runs.csv"
 FEW = 3  # methods that are named
 HEADERS = {
     "folder": "folder", "seeds": "seeds", "command": "command", "commit": "commit", "date": "date",
@@ -21,18 +20,20 @@ HEADERS = {
 }  # fmt: skip
 
 
-def rows() -> list[dict[str, str]]:
+def rows(name: str = "runs") -> list[dict[str, str]]:
     """A row for each folder, in the order of the page."""
-    with FILE.open(encoding="utf-8", newline="") as file:
+    with (HERE / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def table() -> str:
+def table(name: str = "runs") -> str:
     """All rows, with links and with commands to copy."""
-    lines = ["| " + " | ".join(HEADERS.values()) + " |", "|" + " --- |" * len(HEADERS)]
-    for row in rows():
+    found = rows(name)
+    headers = {key: words for key, words in HEADERS.items() if key in found[0]}
+    lines = ["| " + " | ".join(headers.values()) + " |", "|" + " --- |" * len(headers)]
+    for row in found:
         shown = row | {"folder": f"[{row['folder']}]({row['folder']})", "command": f"`{row['command']}`"}
-        lines.append("| " + " | ".join(shown[key] for key in HEADERS) + " |")
+        lines.append("| " + " | ".join(shown[key] for key in headers) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Client-steps per second on a GPU, from benchmarks/results/bench-h200.csv."""
+"""Client-steps per second on a GPU, and rounds of other simulators, from benchmarks/results/*-h200.csv."""
 
 import csv
 from pathlib import Path
@@ -7,7 +7,7 @@ from rich.text import Text
 
 from fedskip.report.sheet import Sheet
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "results" / "bench-h200.csv"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 HEADERS = [
     "command",
     "plain",
@@ -21,9 +21,22 @@ HEADERS = [
 ]
 
 
-def lines() -> list[dict[str, str]]:
-    with FILE.open(encoding="utf-8", newline="") as file:
+def lines(name: str = "bench") -> list[dict[str, str]]:
+    with (RESULTS / f"{name}-h200.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def pfl_sheet() -> Sheet:
+    """Seconds of a round of pfl-research's CIFAR-10 benchmark."""
+    found = lines("pfl")
+    return Sheet("pfl", [line["who"] for line in found], 0, [[Text(line["seconds"]) for line in found]], "")
+
+
+def peer(name: str) -> str:
+    """WHO, with _ for spaces: seconds of such a round; WHO:ms: milliseconds."""
+    who, _, what = name.replace("_", " ").partition(":")
+    [line] = [one for one in lines("pfl") if one["who"] == who]
+    return f"{1000 * float(line['seconds']):.0f}" if what else f"{float(line['seconds']):.2f}"
 
 
 def speed_sheet() -> Sheet:

@@ -12,6 +12,7 @@ too; they are checked where matplotlib has the version that drew them.
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import evidence
@@ -30,7 +31,8 @@ import visits
 from fedskip.paper.beside import gains_figure, gains_sheet
 from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet
 from fedskip.paper.clients import noted
-from fedskip.paper.columns import BASELINE, Column, races, settings
+from fedskip.paper.columns import BASELINE, TABLES, Column, races, settings
+from fedskip.paper.compose import compose_figure
 from fedskip.paper.diverged import diverged_sheet
 from fedskip.paper.overview import missing, sheet_of
 from fedskip.paper.pictures import fig1, fig5, fig5_sheet
@@ -50,6 +52,15 @@ PAGES = (
     DOCS / "performance.md",
     ROOT / "README.md",
 )
+CURVES = (
+    "table2",
+    "table3",
+    "clip",
+    "cifar100cnn",
+    "resnet50",
+    "longer",
+    "schedule",
+)  # studies whose curves are drawn
 WARM = (20, 50, 60, 80, 100)  # rounds in which warm-ups are looked at
 BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n)(.*?)(<!-- /numbers -->)", re.DOTALL)
 INLINE = re.compile(r"(<!--=(\S+?)-->)(.*?)(<!--/-->)")
@@ -103,6 +114,7 @@ def written(text: str, kept: list[Results]) -> str:
         "table4:best": lambda: evidence.reach_table(whole(kept), kept, "best"),
         "table4:last": lambda: evidence.reach_table(whole(kept), kept, "last"),
         "speed": speed.speed_sheet,
+        "pfl": speed.pfl_sheet,
         "slots": lambda: slots_sheet([c for c in settings().values() if c.table == "slots"], kept),
     }
     for name, column in settings().items():
@@ -111,8 +123,8 @@ def written(text: str, kept: list[Results]) -> str:
         sheets[f"table4:{name}"] = lambda name=name: target_sheet(name, kept)
 
     def block(found: re.Match[str]) -> str:
-        if found[2] == "runs":
-            return f"{found[1]}{runs.table()}{found[4]}"
+        if found[2] in ("runs", "computed"):
+            return f"{found[1]}{runs.table(found[2])}{found[4]}"
         sheet = sheets[found[2]]()
         note = f"\n{sheet.note}\n" if sheet.note else ""
         return f"{found[1]}{sheet.markdown()}{note}{found[4]}"
@@ -131,9 +143,14 @@ def pictures(kept: list[Results]) -> dict[str, Callable[[], Axes]]:
         "gradients": visits.gradients,
         "told": visits.told,
     }
-    for column in races().values():
-        if (results := column.results(kept)) is not None:
-            found[column.name] = results.plot.curves
+    page = PAGES[0].read_text(encoding="utf-8")
+    for name in ("compose/cifar10-beta0.5", "compose/synthetic"):
+        found[name.replace("/", "-")] = partial(compose_figure, settings()[name], kept)
+    for name, column in settings().items():
+        shown = f"<!-- numbers: {name} -->" in page
+        if shown and column.table in CURVES and (results := column.results(kept)) is not None:
+            own = column.table not in TABLES  # other columns of the tables have the same names
+            found[name.replace("/", "-") if own else column.name] = results.plot.curves
     return found
 
 

@@ -54,6 +54,26 @@ def test_another_data_set_starts_from_its_own_defaults():
     assert build(chosen(None, Tree({"data.name": "some/where.npz"}))).name == "where"
 
 
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        ({"local.max_steps": 2}, "not the paper's: local.max_steps=2"),
+        ({"local.lr": 0.1, "cohort": 5}, "not the paper's: local.lr=0.1, cohort=5"),
+        ({"partition": "iid"}, "not the paper's: partition.kind=iid"),
+        ({"partition.kind": "natural", "data": "synthetic", "local.lr": 0.01}, None),  # as it is
+        ({"rounds": 5, "seeds": 1, "methods": "fedavg", "device": "cpu", "slot_accuracy": True}, None),
+    ],
+)
+def test_another_version_of_the_papers_study_is_marked(given, note):
+    [setting] = build(chosen("table3/synthetic", Tree(given))).settings
+    assert setting.keys.get("note") == note
+
+
+def test_a_note_of_the_study_stays():
+    [setting, *_] = build(chosen("cifar100cnn", Tree({"local.clip": 10}))).settings
+    assert setting.keys["note"] == "not the paper's model; not the paper's: local.clip=10"
+
+
 def test_a_smaller_version_of_the_papers_study_is_marked():
     spec = build(chosen("table3/synthetic", Tree({}), 0.02))
     assert [(s.keys["rounds"], s.keys["of_rounds"]) for s in spec.settings] == [(20, 1000)]

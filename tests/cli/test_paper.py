@@ -98,6 +98,10 @@ def test_compositions_end_with_a_table_of_their_own(tmp_path):
     assert code == 0
     assert "gain over the same without skipping" in " ".join(shown.partition("compose/synthetic")[2].split())
     assert shown.rstrip().endswith(str(tmp_path / "s"))
+    few[1] = "feddyn(alpha=0.001), feddyn(alpha=0.001, period=3)"
+    code, shown, _ = call("run", "compose/synthetic", *few, "--out", tmp_path / "t")
+    assert (code, shown.count("compose/synthetic")) == (0, 1), "its table stands there once"
+    assert (tmp_path / "t" / "figures" / "compose-synthetic.svg").exists()
 
 
 def test_the_costs_of_some_models(tmp_path, monkeypatch):

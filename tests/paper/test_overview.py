@@ -31,7 +31,7 @@ def test_every_setting_is_listed_with_what_was_run(tmp_path: Path) -> None:
     assert done["resnet50/cifar100-beta0.5"] == "1 seed, 1 of 2 methods"
     assert done["table2/cifar100-beta0.5"] == "1 of 3 seeds, 1 of 10 methods, 20 of 200 rounds"
     assert rows["tune/feddyn"][0] == "15 × 200", "every value of a grid counts"
-    assert rows["fig1/beta0.9"][2:] == ["about 3 min", ""]
+    assert rows["fig1/beta0.5"][2:] == ["about 3 min", ""]
     note = overview([kept]).note
     assert "cifar100cnn: not the paper's model. resnet50: reduced: 20 of 200 rounds, 1 of 3 seeds." in note
 

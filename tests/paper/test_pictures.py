@@ -55,6 +55,17 @@ def test_figure_5_takes_runs_from_any_study(tmp_path: Path) -> None:
     assert (cells[3], cells[-1]) == ("not run", "40.00 (1 of 3 seeds)")
 
 
+def test_figure_5_has_a_picture_for_each_data_set(tmp_path: Path) -> None:
+    keys = {"data": {"name": "cifar100"}, "model": {"name": "resnet50"}}
+    one = of_cifar10(tmp_path, "fedavg, fedskip(period=5)", {"FedAvg": [0.5], "FedSkip-5": [0.6]}, **keys)
+    assert list(shown([one])) == ["fig5-cifar100"]
+    axes = fig5([one], data="cifar100")
+    assert axes.get_title(loc="left") == "Accuracy against the period, CIFAR-100"
+    assert [list(box.lines[0].get_xdata()) for box in axes.containers] == [[1, 5]]
+    picture(["fig5"], [one], tmp_path / "figures")
+    assert [file.name for file in (tmp_path / "figures").iterdir()] == ["fig5-cifar100.svg"]
+
+
 def test_figure_5_shows_where_all_runs_were_lost(tmp_path: Path) -> None:
     for fedavg, left in ((0.6, [1]), (0.1, [])):
         scores = {"FedAvg": [fedavg], "FedSkip-3": [0.1, 0.1]}

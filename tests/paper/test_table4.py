@@ -10,6 +10,7 @@ from pathlib import Path
 from fedskip.engine.local import Local
 from fedskip.paper.columns import columns
 from fedskip.paper.table4 import published, reached, table4, target_sheet
+from fedskip.records.table import Table
 from fedskip.report.results import Results
 from studies import curve, recorded, run
 from terminal import shown
@@ -47,6 +48,14 @@ def test_until_fedavgs_best_and_last(tmp_path: Path) -> None:
     }  # fmt: skip
     assert "66.67×" in text, "200 rounds of FedAvg against 3"
     assert "not run: table2/cifar10-iid. Make it with: fedskip run table2/cifar10-iid" in text
+
+
+def test_histories_that_were_not_kept_are_missed(tmp_path: Path) -> None:
+    one, other = kept(tmp_path), kept(tmp_path, seed=1)
+    bare = replace(other, history=Table(other.history.columns, []))
+    sheet = target_sheet("table3/femnist", [one, bare])
+    assert sheet.note == "Reduced: histories of 1 of 3 seeds."
+    assert target_sheet("table3/femnist", [one, other]).note == "Reduced: 2 of 3 seeds."
 
 
 def test_a_method_may_go_on(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def test_sweep(tmp_path: Path) -> None:
     assert axes.get_lines()[0].get_xydata().tolist() == [[1.0, 50.0], [2.0, 50.0]]
     with pytest.raises(InputError, match="parameter has no two values in this study, got 'mu'"):
         results.plot.sweep("mu")
+    reduced = made(tmp_path, of_rounds=200).plot.sweep()
+    assert reduced.texts[0].get_text().endswith("; reduced: 5 of 200 rounds")
 
 
 def test_routing_is_what_the_server_draws(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedskip.input.errors import InputError
+from fedskip.records.table import Table
 from fedskip.report.reach import in_words, reachable, reached
 from fedskip.report.results import Results
 from fedskip.report.units import Metric
+from fedskip.report.verdict import compared
 from studies import curve, recorded, run
 
 
@@ -35,6 +37,24 @@ def test_the_table(tmp_path: Path) -> None:
     assert (
         reached(made(tmp_path), 0.4).title == reached(made(tmp_path, target=0.4)).title == "To reach 40.00 %"
     )
+
+
+def test_a_reduced_study_says_so_in_every_table(tmp_path: Path) -> None:
+    results = made(tmp_path, of_rounds=200, note="not the paper's model")
+    said = "Reduced: 5 of 200 rounds. Not the paper's model."
+    assert all(sheet.note.endswith(said) for sheet in (reached(results), compared(results)))
+    [setting] = results.settings
+    half = replace(results, settings=(replace(setting, precision="bf16"),))
+    assert half.marks == ["reduced: 5 of 200 rounds", "not the paper's model", "in bf16"]
+
+
+def test_a_run_without_a_merge_has_not_got_there(tmp_path: Path) -> None:
+    """Rather than not to count, as one whose history was not kept."""
+    results = made(tmp_path)
+    short = [run("FedSkip-9", seed, None) | {"merges": merges} for seed, merges in ((0, 0), (1, 3))]
+    results = replace(results, summary=Table(results.summary.columns, [*results.summary, *short]))
+    [*_, row] = results.to_target("FedAvg")
+    assert (row["method"], row["reached"], row["seeds"]) == ("FedSkip-9", 0, 1)
 
 
 def test_in_words(tmp_path: Path) -> None:

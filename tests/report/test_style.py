@@ -23,6 +23,8 @@ def test_periods_are_shades_of_one_blue() -> None:
         red, _, blue = bytes.fromhex(one.colour[1:])
         assert blue > red
     assert look("FedSkip-500").colour == look("FedSkip-20").colour
+    assert look("FedSkip-1x50,5").colour == look("FedSkip-5").colour
+    assert (look("FedSkip-1x50,5").line, look("FedSkip-5").line) == ("-.", "-")
 
 
 @pytest.mark.parametrize(

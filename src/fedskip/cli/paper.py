@@ -63,7 +63,10 @@ def status(
         ),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to draw Figures 1 and 5, as far as they go.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where to draw Figures 1 and 5 and compositions, as far as they go."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also over pictures that are there.")] = False,
 ) -> None:
@@ -80,9 +83,9 @@ def status(
         raise unknown("--score", score, SCORES)
     studies, screen = found(outs), console()
     parts = shown(studies)
-    for name, (_, draw) in parts.items():
-        if figures is not None and draw is not None:
-            refuse_existing("--figures", figures / f"{name}.svg", force)
+    for name in parts:
+        if figures is not None:
+            refuse_existing("--figures", _file(figures, name), force)
     whole = not outs  # else a table or two of what was named would drown in what was not
     for sheet in tables(studies, score or "best", whole):
         screen.print(sheet)
@@ -120,7 +123,10 @@ def beside(study: str, results: Results) -> None:
 
 
 def picture(names: list[str], studies: list[Results], folder: Path | None, score: str | None = None) -> None:
-    """Print some of the paper's figures in numbers, and draw them if there is a folder for it."""
+    """Print some of the paper's figures in numbers, and draw them if there is a folder for it.
+
+    `names`: figures, or a study whose own table has been printed already.
+    """
     from fedskip.cli.screen import console
     from fedskip.files import write_bytes
     from fedskip.paper.pictures import shown
@@ -128,11 +134,16 @@ def picture(names: list[str], studies: list[Results], folder: Path | None, score
 
     screen, found = console(), shown(studies, score)
     for name, (sheet, draw) in found.items():
-        if {name, name.partition("-")[0]} & {*names}:  # of Figure 5 there are two
+        printed = {name, name.partition("-")[0]} & {*names}  # Figure 5 has two
+        if printed:
             noted(sheet)
-            if draw is not None and folder is not None:
-                write_bytes(folder / f"{name}.svg", drawn(draw(), "svg"))
-                screen.print(f"{folder / f'{name}.svg'}", soft_wrap=True)
+        if folder is not None and (printed or name.partition("/")[0] in names):
+            write_bytes(_file(folder, name), drawn(draw(), "svg"))
+            screen.print(f"{_file(folder, name)}", soft_wrap=True)
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace('/', '-')}.svg"
 
 
 def compute(name: str, outs: list[Path] | None, to: Path | None, models: str | None = None) -> None:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from fedskip.paper import intervals
 from fedskip.paper.columns import BASELINE, Column
 from fedskip.paper.remarks import labelled, length, lost, other, precision, remarks, seeds, span
 from fedskip.records.table import Row
 from fedskip.report import units
-from fedskip.report.canvas import GREY, finish, new_axes
+from fedskip.report.canvas import finish, new_axes
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST, Sheet
 from fedskip.report.statistics import Difference, difference
-from fedskip.report.style import look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 METRIC = units.ACCURACY
 SKIPPING = [f"FedSkip-{period}" for period in (3, 5, 7, 10)]
 PAPER = "#d55e00"  # its colour
-WIDEST = 10.0  # points of a picture to each side
 SHOWN = {"best": "best", "last": "last", "mean_tail": "tail"}
 
 
@@ -119,34 +118,19 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
 def gains_figure(columns: Sequence[Column], studies: list[Results], score: str = "mean_tail") -> Axes:
     """The same as a picture: means with intervals, and the paper's gains as hollow diamonds."""
     axes, found = new_axes(), gains(columns, studies, score)
+    intervals.draw(axes, {_tick(column, studies): gained for column, gained in found.items()})
     for number, (column, gained) in enumerate(found.items()):
-        for step, (name, ours) in enumerate(gained.items()):
-            seen, y = look(name), number + 0.16 * (step - 1.5)
-            label = name if not number else None
-            if ours.mean is not None and not ours.missing:
-                at = min(max(100 * ours.mean, -WIDEST), WIDEST)  # beyond the edge its number is written
-                axes.plot(at, y, seen.marker, color=seen.colour, markersize=6, label=label, clip_on=False)
-                if at != 100 * ours.mean:
-                    axes.annotate(
-                        f"{100 * ours.mean:+.1f}", (at, y), xytext=(9, 0), textcoords="offset points",
-                        va="center", fontsize=8, color=seen.colour,
-                        bbox={"fc": "white", "ec": "none", "pad": 1},
-                    )  # fmt: skip
-            if ours.low is not None and ours.high is not None and not ours.missing:
-                axes.plot([100 * ours.low, 100 * ours.high], [y, y], color=seen.colour, linewidth=1.6)
-            score_, base = column.published.get(name), column.published.get(BASELINE)
-            if score_ is not None and base is not None:
-                axes.plot(100 * (score_ - base), y, "D", markersize=5, fillstyle="none", color=PAPER)
+        base = column.published.get(BASELINE)
+        for name, y in intervals.heights(number, list(gained)).items():
+            theirs = column.published.get(name)
+            if theirs is not None and base is not None:
+                axes.plot(100 * (theirs - base), y, "D", markersize=5, fillstyle="none", color=PAPER)
     axes.plot([], [], "D", fillstyle="none", color=PAPER, label="the paper")
-    axes.axvline(0, color=GREY, linewidth=1)
-    most = min(WIDEST, 1.05 * max(map(abs, axes.dataLim.intervalx)))
-    axes.set_xlim(-most, most)
-    axes.set_yticks(range(len(found)), [_tick(column, studies) for column in found])
-    axes.invert_yaxis()
+    intervals.fit(axes)
     axes.set_xlabel(f"gain over {BASELINE} (points of test accuracy)")
-    note = f"by {SHOWN[score]}, paired by seed; lines: Student's 95 % intervals"
     missing = any(ours.missing for gained in found.values() for ours in gained.values())
-    return finish(axes, "What skipping gains", [note, *["none where a run diverged"] * missing])
+    notes = [f"by {SHOWN[score]}, {intervals.NOTE}", *["none where a run diverged"] * missing]
+    return finish(axes, "What skipping gains", notes)
 
 
 def _tick(column: Column, studies: list[Results]) -> str:
@@ -167,7 +151,7 @@ def gains(
         runs = column.runs(studies)
         base = runs.get(BASELINE, [])
         if base and any(runs.get(name) for name in SKIPPING):
-            found[column] = {name: _apart(runs[name], base, score) for name in SKIPPING}
+            found[column] = {name: apart(runs[name], base, score) for name in SKIPPING}
     return found
 
 
@@ -209,7 +193,7 @@ def scores(runs: Sequence[Row], score: str) -> str:
 
 def gain(runs: Sequence[Row], others: Sequence[Row], score: str) -> str:
     """What runs gain over others, paired by seed."""
-    return shown_gain(_apart(runs, others, score))
+    return shown_gain(apart(runs, others, score))
 
 
 def known(runs: Sequence[Row], score: str) -> list[float]:
@@ -217,7 +201,8 @@ def known(runs: Sequence[Row], score: str) -> list[float]:
     return [row[score] for row in runs if row.get(score) is not None and not row["diverged"]]
 
 
-def _apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
+def apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
+    """How runs differ from others, paired by seed."""
     mine, theirs = (
         {row["seed"]: None if row["diverged"] else row.get(score) for row in some} for some in (runs, others)
     )

@@ -1,17 +1,27 @@
 """Every method with and without skipping: the paper's future work."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from fedskip.paper.beside import cell, gain, named
+from fedskip.paper import intervals
+from fedskip.paper.beside import apart, cell, gain, named
 from fedskip.paper.columns import BASELINE, Column
+from fedskip.paper.remarks import other
 from fedskip.paper.strongest import shared_seeds, strongest
 from fedskip.records.table import Row
 from fedskip.report import units
+from fedskip.report.canvas import finish, new_axes
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST, Sheet
+from fedskip.report.statistics import Difference
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 STUDY = "compose"
 
@@ -33,6 +43,24 @@ def compose_sheet(column: Column, studies: Sequence[Results], score: str = "mean
         rows.append([*names_row, Text(cells[0], BEST if name == best else ""), *map(Text, cells[1:])])
     headers = ["method", "Δ", named(score), "gain over the same without skipping", f"gain over {BASELINE}"]
     return Sheet(f"{column.table}/{column.name}", headers, 2, rows, _note(runs, best, score))
+
+
+def compose_figure(column: Column, studies: Sequence[Results], score: str = "mean_tail") -> Axes:
+    """What skipping adds to each method, as a picture: periods have the colours of FedSkip's."""
+    runs, names = column.runs(studies), {method: name for name, method in column.methods.items()}
+    added: dict[str, dict[str, Difference]] = {}
+    for name, method in column.methods.items():
+        plain = names[replace(method, period=1)]
+        if name != plain:
+            added.setdefault(plain, {})[f"FedSkip-{method.period}"] = apart(runs[name], runs[plain], score)
+    axes = new_axes()
+    intervals.draw(axes, added)
+    intervals.fit(axes)
+    axes.set_xlabel("gain over the same method without skipping (points of test accuracy)")
+    less = other(column, [row for rows in runs.values() for row in rows])
+    for line in axes.get_lines():
+        line.set_label(str(line.get_label()).replace("FedSkip-", "Δ = "))
+    return finish(axes, f"What skipping adds, {column.name}", [f"by {named(score)}, {intervals.NOTE}", *less])
 
 
 def _note(runs: Mapping[str, Sequence[Row]], best: str | None, score: str) -> str:

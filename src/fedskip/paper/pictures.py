@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
@@ -125,13 +126,13 @@ def fig5_sheet(studies: Sequence[Results], score: str = "best", data: str = "cif
 Drawing = Callable[[], "Axes"]
 
 
-def shown(studies: Sequence[Results], score: str | None = None) -> dict[str, tuple[Sheet, Drawing | None]]:
+def shown(studies: Sequence[Results], score: str | None = None) -> dict[str, tuple[Sheet, Drawing]]:
     """What there is of the figures and of `compose`: in numbers, and as a picture.
 
     `score`: what all of them show; None: Figure 5 the best, as the paper has it, the others the tail.
     """
     tail, best = score or "mean_tail", score or "best"
-    found: dict[str, tuple[Sheet, Drawing | None]] = {
+    found: dict[str, tuple[Sheet, Drawing]] = {
         "fig1": (uneven_sheet(fig1_columns(), studies, tail), lambda: fig1(studies, tail)),
         "fig5": (fig5_sheet(studies, best), lambda: fig5(studies, best)),
         "fig5-cifar100": (
@@ -143,7 +144,8 @@ def shown(studies: Sequence[Results], score: str | None = None) -> dict[str, tup
     for name, column in settings().items():
         runs = column.runs(studies) if column.table == compose.STUDY else {}
         if any(rows for method, rows in runs.items() if "+skip" in method):
-            found[name] = (compose.compose_sheet(column, studies, tail), None)
+            draw = partial(compose.compose_figure, column, studies, tail)
+            found[name] = (compose.compose_sheet(column, studies, tail), draw)
     return found
 
 

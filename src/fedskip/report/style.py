@@ -1,8 +1,9 @@
 """How methods look: one colour and one marker each, in all figures of all studies.
 
 The colours are those of Okabe and Ito, which colour-blind people tell apart, with FedAvg in grey. FedSkip's
-periods are shades of one blue, the longer the darker. A method with skipping has its own colour, dashed;
-variants of a method are shades of its colour, with markers of their own.
+periods are shades of one blue, the longer the darker; one that changes on the way has the shade of its last,
+and dots between its dashes. A method with skipping has its own colour, dashed; variants of a method are
+shades of its colour, with markers of their own.
 """
 
 import re
@@ -51,9 +52,11 @@ def look(label: str) -> Look:
     title, skips, options = found.groups()
     name, _, rule = title.partition("-")
     if name == "FedSkip" and rule:
-        period = int(rule) if rule.isdecimal() else 2  # a rule such as 1x10,5 is the lightest
+        numbers = [int(number) for number in re.findall(r"\d+", rule)]
+        period = numbers[-1] if numbers else 2  # a rule such as 1x10,5 ends with 5
         shade = _mixed(LIGHT, DARK, log(max(period, 2) / 2) / log(LONGEST / 2))
-        return Look(shade, PERIODS.get(period) or MARKERS[key("look", rule) % len(MARKERS)])
+        other = MARKERS[key("look", rule) % len(MARKERS)]
+        return Look(shade, PERIODS.get(period, other)) if rule.isdecimal() else Look(shade, other, "-.")
     number = key("look", title)
     own = (OTHERS[number % len(OTHERS)], MARKERS[number % len(MARKERS)])
     colour, marker = KNOWN.get(title, own)

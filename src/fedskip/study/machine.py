@@ -109,7 +109,8 @@ def arithmetic_of(spec: StudySpec) -> Arithmetic:
     on_cpu = resolve_device(spec.device) == "cpu"
     precision = spec.precision or ("fp32" if on_cpu else "tf32")
     if on_cpu and precision not in ("fp32", "fp64"):
-        raise InputError("precision", "must be fp32 or fp64 on a CPU", precision)
+        fix = "set precision=fp32, or device=cuda on a machine with a GPU"
+        raise InputError("precision", "must be fp32 or fp64 on a CPU", precision, fix)
     if on_cpu and spec.streams:
         raise InputError("streams", "must be 0 on a CPU", spec.streams)
     return Arithmetic(precision, spec.deterministic)
