@@ -1,8 +1,14 @@
 """The version of the package, and what else the bits of a result depend on: the libraries and the device."""
 
+import contextlib
+import functools
 import platform
+import subprocess
+from pathlib import Path
 
 __version__ = "0.1.0"
+
+CPUINFO = Path("/proc/cpuinfo")
 
 
 def versions() -> dict[str, str]:
@@ -17,13 +23,43 @@ def versions() -> dict[str, str]:
 
 
 def device_name(device: str) -> str:
-    """A GPU's name and the multiprocessors that this process sees; torch's capability level of a CPU.
+    """A GPU's name and the multiprocessors that this process sees; torch's capability level on a CPU's model.
 
-    MPS can give a process a part of a GPU, and there bits are others (docs/lab.md).
+    MPS can give a process a part of a GPU, and there bits are others (docs/lab.md). So they can be on two
+    models of CPU of the same capability.
     """
     import torch
 
     if device == "cpu":
-        return str(torch.backends.cpu.get_cpu_capability())
+        level, model = str(torch.backends.cpu.get_cpu_capability()), processor()
+        return f"{level} on {model}" if model else level
     gpu = torch.cuda.get_device_properties(device)
     return f"{gpu.name} with {gpu.multi_processor_count} multiprocessors"
+
+
+def same_device(noted: str | None, now: str) -> bool:
+    """Whether a device may be the one that was noted: of a CPU, older versions noted only its capability.
+
+    >>> same_device("AVX512", "AVX512 on AMD EPYC 9654"), same_device("AVX2", "AVX512 on AMD EPYC 9654")
+    (True, False)
+    """
+    return now == noted or now.startswith(f"{noted} on ")
+
+
+@functools.cache
+def processor() -> str:
+    """The processor's model, as the system calls it; "" where it does not say."""
+    system, name = platform.system(), ""
+    if system == "Linux":
+        with contextlib.suppress(OSError):
+            pairs = (line.split(":", 1) for line in CPUINFO.read_text(errors="replace").splitlines())
+            name = next(
+                (value for key, *values in pairs for value in values if key.strip() == "model name"), ""
+            )
+    elif system == "Darwin":
+        with contextlib.suppress(OSError):
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            name = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    else:
+        name = platform.processor()
+    return " ".join(name.split())

@@ -53,6 +53,17 @@ def test_a_study_goes_on_with_its_model_of_device() -> None:
         refuse_unlike(found, "B200", anyway=False)
 
 
+def test_a_study_that_noted_less_of_its_cpu_goes_on_with_one_model_of_it() -> None:
+    xeon, epyc = like(device="AVX512 on Xeon"), like(device="AVX512 on EPYC")
+    fits = refuse_unlike({ONE: xeon, TWO: like(device="AVX2 on Xeon")}, "AVX512", anyway=False)
+    assert fits(ONE, xeon) == ""
+    assert fits(TWO, epyc) == "its device is AVX512 on EPYC, and not AVX512 on Xeon"
+    with pytest.raises(InputError, match="must have devices of one model"):
+        refuse_unlike({ONE: xeon, TWO: epyc}, "AVX512", anyway=False)
+    with pytest.raises(InputError, match="has no AVX2, which the study began on"):
+        refuse_unlike({ONE: xeon, TWO: epyc}, "AVX2", anyway=False)
+
+
 def test_nobody_answers() -> None:
     taken = NotStarted("taken by others")
     with pytest.raises(InputError, match="has no node that answers; one: taken by others"):

@@ -76,3 +76,21 @@ def test_a_study_does_not_go_on_with_a_part_of_its_gpu(
         study(tmp_path, rounds=1).resume(rounds=2)
     gpu.multi_processor_count = 132
     study(tmp_path, rounds=1).resume(rounds=2)
+
+
+def test_a_study_does_not_go_on_with_another_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same capability; an older version noted that alone, and goes on with any that has it."""
+    name = "AVX512 on Xeon"
+    monkeypatch.setattr("fedskip.study.machine.device_name", lambda _: name)
+    study(tmp_path, rounds=1).run()
+    name = "AVX512 on EPYC"
+    differ = r"machine\.device_name was 'AVX512 on Xeon' and is 'AVX512 on EPYC'"
+    with pytest.raises(InputError, match=differ):
+        study(tmp_path, rounds=1).resume(rounds=2)
+    file = tmp_path / "study.yaml"
+    file.write_text(file.read_text().replace("AVX512 on Xeon", "AVX512"))
+    study(tmp_path, rounds=1).resume(rounds=2)
+    assert "device_name: AVX512 on EPYC\n" in file.read_text()
+    file.write_text(file.read_text().replace("AVX512 on EPYC", "AVX2"))
+    with pytest.raises(InputError, match=r"device_name was 'AVX2' and is 'AVX512 on EPYC'"):
+        study(tmp_path, rounds=1).resume(rounds=3)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fedskip.cluster.errands import Began, Device, Ended, Facts, Failed, Hall, Lost, NotStarted, Unfit
 from fedskip.input.errors import InputError, flag, said
-from fedskip.version import versions
+from fedskip.version import same_device, versions
 
 SPACE = 1 << 30  # bytes that a node must have free, for what Ray puts aside
 GREET = 240.0  # seconds in which all nodes have answered
@@ -92,12 +92,12 @@ def refuse_unlike(found: Mapping[Device, Answer], model: str | None, anyway: boo
     models = {facts["device"]: device.host for device, facts in there.items()}
     if anyway or (model is not None and model in models):
         return fits
-    if model is not None:
+    alike = [name for name in models if model is None or same_device(model, name)]
+    told = ", ".join(f"{name} ({host})" for name, host in models.items())
+    if not alike:
         fix = f"bring back a node that has one; {flag('anyway')} goes on with others, and bits will differ"
-        rule = f"has no {model}, which the study began on"
-        raise InputError("cluster", rule, ", ".join(f"{m} ({host})" for m, host in models.items()), fix)
-    if len(models) > 1:
+        raise InputError("cluster", f"has no {model}, which the study began on", told, fix)
+    if len(alike) > 1:
         fix = f"use nodes of one model; {flag('anyway')} takes all, and bits depend on which trains what"
-        rule = "must have devices of one model"
-        raise InputError("cluster", rule, ", ".join(f"{m} ({host})" for m, host in models.items()), fix)
-    return Fits(fits.versions, next(iter(models)))
+        raise InputError("cluster", "must have devices of one model", told, fix)
+    return Fits(fits.versions, alike[0])

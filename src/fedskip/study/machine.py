@@ -32,7 +32,7 @@ class Machine:
 
     engine: str  # loop or stacked
     device: str
-    device_name: str  # of a GPU also the multiprocessors that this process sees; a CPU's capability level
+    device_name: str  # of a GPU also the multiprocessors that this process sees; a CPU's level and model
     compile: bool
     threads: int  # torch threads of the stacked engine; the loop always has one for each visit
     workers: int  # visits that the loop trains side by side; does not touch the results

@@ -34,8 +34,9 @@ def on_cluster(spec: StudySpec, noted: Facts, anyway: bool) -> Iterator[Spread]:
             # one core of a node is as good as another; its GPUs may differ
             first = {device.node: device for device in reversed(devices)}
             asked = devices if kind == "GPU" else [*first.values()]
-            models = {facts["machine"].get("device_name") for facts in noted.values()}
-            fits = refuse_unlike(greet(hall, asked), next(iter(models), None), anyway)
+            models = [name for facts in noted.values() if (name := facts["machine"].get("device_name"))]
+            model = max(models, key=len, default=None)  # parts of older versions may note less of it
+            fits = refuse_unlike(greet(hall, asked), model, anyway)
             device = "cuda" if kind == "GPU" else "cpu"
             there = replace(spec, device=device, workers=spec.workers or (1 if kind == "CPU" else None))
             yield Spread(Crew(hall, fits), there, len(devices))

@@ -1,0 +1,59 @@
+"""The device's name, whatever machine the tests run on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedskip import version
+
+CPUINFO = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+model\t\t: 85
+model name\t: Intel(R) Xeon(R)  Processor @ 2.50GHz
+flags\t\t: fpu: avx512f
+
+processor\t: 1
+model name\t: another
+"""
+
+
+@pytest.fixture(autouse=True)
+def capability(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512")
+    version.processor.cache_clear()
+    yield
+    version.processor.cache_clear()
+
+
+def linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr(version, "CPUINFO", tmp_path / "cpuinfo")
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+
+
+def test_a_cpu_has_its_model_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that have AVX512 give other bits."""
+    linux(tmp_path, monkeypatch, CPUINFO)
+    assert version.device_name("cpu") == "AVX512 on Intel(R) Xeon(R) Processor @ 2.50GHz"
+
+
+@pytest.mark.parametrize("text", [None, "", "processor\t: 0\nCPU part\t: 0xd0c\n"])
+def test_where_linux_does_not_name_it_there_is_the_capability(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    linux(tmp_path, monkeypatch, text)
+    assert version.device_name("cpu") == "AVX512"
+
+
+def test_other_systems_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(stdout="Apple M2\n"))
+    assert version.device_name("cpu") == "AVX512 on Apple M2"
+    version.processor.cache_clear()
+    monkeypatch.setattr("platform.system", lambda: "Windows")
+    monkeypatch.setattr("platform.processor", lambda: "AMD64 Family 25")
+    assert version.device_name("cpu") == "AVX512 on AMD64 Family 25"
