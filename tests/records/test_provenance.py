@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedskip import InputError
+from fedskip.records.provenance import Folder
 from studies import study
 
 
@@ -46,6 +48,19 @@ def test_resume_refuses_an_edited_study(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"study.yaml was changed after the study began"):
         study(tmp_path / "s", **changed).resume(rounds=4)
     assert study(tmp_path / "s", **changed).resume(rounds=4, anyway=True).summary
+
+
+@pytest.mark.parametrize("digest", ["09327503e7296450", "0932750317296450", "1e5", "12345678"])
+def test_a_digest_that_looks_like_a_number_stays_a_text(tmp_path: Path, digest: str) -> None:
+    """Also in a folder of an older version, which wrote it as YAML 1.1 may."""
+    study(tmp_path / "s", rounds=1).run()
+    folder = Folder(tmp_path / "s")
+    text, record = folder.file.read_text().split("record:")[0], folder.record()
+    record["settings"]["toy"]["data"]["x"] = digest
+    folder.write(text, record)
+    assert folder.record() == record
+    folder.file.write_text(text + yaml.safe_dump({"record": record}))
+    assert folder.record() == record
 
 
 def test_a_folder_without_its_study_is_not_taken_over(tmp_path: Path) -> None:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedskip.files import write_text
 from fedskip.flower.site import check_client
 from fedskip.input.errors import InputError, require, unknown_key
 from fedskip.input.fit import fit_all
-from fedskip.input.plain import load, read_text
+from fedskip.input.plain import load, read_text, written
 
 FILE = "federation.yaml"
 PORT = 8000
@@ -71,7 +69,7 @@ class Agreement:
 
     def write(self, path: Path) -> None:
         values = {**dataclasses.asdict(self), "clients": list(self.clients)}
-        write_text(path, yaml.safe_dump({k: v for k, v in values.items() if v is not None}, sort_keys=False))
+        write_text(path, written({k: v for k, v in values.items() if v is not None}))
 
 
 def address(text: str, field: str = "server") -> tuple[str, int]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedskip.files import expanded, write_text
 from fedskip.flower import agreement
 from fedskip.flower.agreement import Agreement, address
@@ -21,7 +19,7 @@ from fedskip.flower.keys import write_certificates, write_key
 from fedskip.flower.site import check_client
 from fedskip.input.errors import InputError, require, unknown_key
 from fedskip.input.fit import fit_all
-from fedskip.input.plain import load, read_text
+from fedskip.input.plain import load, read_text, written
 from fedskip.version import __version__
 
 CLIENT = "client.yaml"
@@ -134,7 +132,7 @@ def write_folder(folder: Path, parties: Agreement, study: str, hosts: list[str])
         write_key(site / "client.key", folder / "keys" / f"{name}.pub")
         write_text(site / "ca.crt", ca)
         values = {"name": name, "server": parties.server, "data": "", "state_dir": "state"}
-        write_text(site / CLIENT, CLIENT_HEAD + yaml.safe_dump(values, sort_keys=False))
+        write_text(site / CLIENT, CLIENT_HEAD + written(values))
     write_units(folder)
     write_text(folder / "README.md", README.format(server=parties.server, sites=", ".join(parties.clients)))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from fedskip.files import write_text
 from fedskip.flower import agreement
@@ -22,6 +21,7 @@ from fedskip.flower.shares import shares
 from fedskip.flower.superlink import SuperLink
 from fedskip.flower.supernode import AGAIN, TRIES, start_supernode
 from fedskip.input.errors import InputError, require
+from fedskip.input.plain import written
 from fedskip.spec import Draft, StudySpec, Tree, dump
 
 STUDY: dict[str, Any] = {
@@ -48,7 +48,7 @@ def write_local(folder: Path, clients: int, spec: StudySpec, **agreed: Any) -> N
         np.savez(site / "share.npz", train=train, test=test)
         values = {"name": name, "server": parties.server, "data": data["name"], "share": "share.npz"}
         values |= {"device": "cpu"}
-        write_text(site / CLIENT, CLIENT_HEAD + yaml.safe_dump(values, sort_keys=False))
+        write_text(site / CLIENT, CLIENT_HEAD + written(values))
 
 
 def _whole(spec: StudySpec) -> StudySpec:

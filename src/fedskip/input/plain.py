@@ -27,8 +27,8 @@ _HINTS = {  # what YAML's words hold -> what to do
 }
 
 
-class Loader(_Base):  # type: ignore[misc]
-    """YAML 1.1 wants a dot in a number; people write 1e-3. Dates are text."""
+class Written(_Base):  # type: ignore[misc]
+    """As programs write it: YAML 1.1, where a number with an exponent has a dot. Dates are text."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {
         first: [(tag, pattern) for tag, pattern in found if tag in PLAIN]
@@ -36,7 +36,21 @@ class Loader(_Base):  # type: ignore[misc]
     }
 
 
-Loader.add_implicit_resolver(*NUMBER)
+class Loader(Written):
+    """As people write it: 1e-3 is a number, too."""
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes a text that either would take for a number in quotes."""
+
+
+for _kind in (Loader, Dumper):
+    _kind.add_implicit_resolver(*NUMBER)
+
+
+def written(values: Any) -> str:
+    """Plain values as YAML, which `load` reads back as they are."""
+    return str(yaml.dump(values, Dumper=Dumper, sort_keys=False))
 
 
 def read_text(path: Path) -> str:
@@ -55,7 +69,9 @@ def read_text(path: Path) -> str:
         raise InputError(name, f"is not text in UTF-8 (byte {error.start + 1})", fix=fix) from None
 
 
-def compose(text: str, name: str, where: str = "") -> tuple[Loader, yaml.Node | None]:
+def compose(
+    text: str, name: str, where: str = "", reader: type[Written] = Loader
+) -> tuple[Written, yaml.Node | None]:
     """The one node of a text, and the loader that constructs its values.
 
     `name` is what errors call the text. `where` is its place; without one, they count the lines of a file.
@@ -70,7 +86,7 @@ def compose(text: str, name: str, where: str = "") -> tuple[Loader, yaml.Node | 
         raise InputError(name, rule, where=place(text.count("\n", 0, illegal.start())))
     try:
         _refuse_deep(text, name, where)
-        loader = Loader(text)
+        loader = reader(text)
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark, begun = error.problem_mark or error.context_mark, error.context_mark
@@ -150,9 +166,9 @@ def construct(loader: Loader, node: yaml.Node, field: str) -> Any:
         raise InputError(field, f"cannot be read as !!{tag}", node.value) from None
 
 
-def load(text: str, name: str) -> Any:
+def load(text: str, name: str, reader: type[Written] = Loader) -> Any:
     """The values of a YAML text that a program wrote: keys are as they are, and may be numbers."""
-    loader, node = compose(text, name)
+    loader, node = compose(text, name, reader=reader)
     try:
         return None if node is None else construct(loader, node, name)
     except yaml.constructor.ConstructorError as error:

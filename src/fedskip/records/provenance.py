@@ -17,7 +17,7 @@ import yaml
 from fedskip.files import clear_parts, digest, write_text
 from fedskip.input.errors import InputError, flag, option, require, resuming_it, short
 from fedskip.input.nest import flatten
-from fedskip.input.plain import load, read_text
+from fedskip.input.plain import Loader, Written, load, read_text, written
 from fedskip.records.checkpoint import Held, newest, read_history, read_notes
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.table import Table
@@ -25,10 +25,12 @@ from fedskip.spec.parts import part_key
 from fedskip.spec.paths import moved, read_in, written_in
 from fedskip.spec.setting import KEYS
 from fedskip.spec.study import RECORD, as_yaml
+from fedskip.version import same_device
 
 Facts = dict[str, Any]
 PARTS = ("checkpoints", "models", "figures")  # folders in it
 FEW = 3  # differences that are told
+DEVICE = "machine.device_name"
 
 
 class Folder:
@@ -46,19 +48,19 @@ class Folder:
         return {key: value for key, value in self._read().items() if key != RECORD}
 
     def record(self) -> Facts:
-        """What it noted about itself."""
-        return dict(self._read().get(RECORD) or {})
+        """What it noted about itself. Older versions put no digest such as 0932e42 in quotes."""
+        return dict(self._read(Written).get(RECORD) or {})
 
     def write(self, text: str, record: Facts) -> None:
         """Write a study given as YAML, its paths as they are from the folder; the record gets a digest."""
         study = moved(yaml.safe_load(text), written_in(self.path))
         record["study"] = _digest(study)
-        write_text(self.file, as_yaml(study) + yaml.safe_dump({RECORD: record}, sort_keys=False))
+        write_text(self.file, as_yaml(study) + written({RECORD: record}))
 
-    def _read(self) -> Facts:
+    def _read(self, reader: type[Written] = Loader) -> Facts:
         if not self.file.exists():
             return {}
-        found: Facts = load(read_text(self.file), str(self.file))
+        found: Facts = load(read_text(self.file), str(self.file), reader)
         _refuse_damaged(found, str(self.file))
         return found
 
@@ -270,7 +272,10 @@ def settings_of(study: Facts) -> list[Facts]:
 
 def compare(before: Facts, now: Facts, out: Path) -> None:
     """Refuse to go on where what shapes the arithmetic has changed."""
-    if apart := _changed(_flat(before), _flat(now)):
+    one, other = _flat(before), _flat(now)
+    if DEVICE in other and same_device(one.get(DEVICE), other[DEVICE]):
+        one[DEVICE] = other[DEVICE]
+    if apart := _changed(one, other):
         raise InputError(
             "resume", f"would not repeat the same numbers: {'; '.join(apart)}", ...,
             f"restore that, or go on all the same with {resuming_it(out, anyway=True)}",

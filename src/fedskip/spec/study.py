@@ -17,7 +17,7 @@ from fedskip.engine.local import Local
 from fedskip.input.errors import InputError, require, unknown, unknown_key
 from fedskip.input.fit import MOST, fit_all
 from fedskip.input.nest import TAGS
-from fedskip.input.plain import NUMBER
+from fedskip.input.plain import Dumper
 from fedskip.methods.grammar import parse_many, text
 from fedskip.spec.grid import Grid
 from fedskip.spec.keys import STOP
@@ -224,7 +224,7 @@ def _written(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(Dumper):
     """Plain data, and a trace of everything else."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -237,4 +237,3 @@ def _represent_object(dumper: _Dumper, value: Any) -> yaml.Node:
 
 
 _Dumper.add_multi_representer(object, _represent_object)
-_Dumper.add_implicit_resolver(*NUMBER)  # so that a text which looks like one is quoted
