@@ -1,7 +1,10 @@
 """`fedskip paper`, and what of the paper `fedskip run` computes."""
 
+import re
+
 import pytest
 
+from fedskip.input.errors import InputError
 from fedskip.spec import build, bundled, load_yaml
 from terminal import call
 
@@ -13,6 +16,7 @@ def test_the_list(tmp_path, monkeypatch):
         assert code == 0
         assert "table2/cifar10-beta0.5" in shown
         assert "table4" in shown
+    assert "repository: fedskip paper status docs/results" in shown
     below = shown.partition("Without /SETTING")[2]
     assert "variates    SCAFFOLD's control variates at zero and at a random network" in below
     assert "(cross-1: for one epoch at a time)" in below
@@ -62,12 +66,46 @@ def test_options_that_would_do_nothing_are_refused(quickstart, tmp_path):
     assert not (tmp_path / "t").exists()
 
 
-def test_what_writes_nothing_names_no_folder(tmp_path, monkeypatch):
+def test_what_writes_nothing_names_no_folder(quickstart, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("table4", "fig4"):
-        code, shown, _ = call("run", name)
-        assert (code, shown.rstrip().endswith("Nothing was written.")) == (0, True)
+    for name in ("table4", "fig4", "fig2", "clients", "diverged"):
+        code, _, said = call("run", name)
+        assert (code, said.startswith(f"error: {name} needs ")) == (2, True)
+        assert "and found none in runs: nothing was written." in said
+        assert "or name other folders with --from." in said
     assert not (tmp_path / "runs").exists()
+    (tmp_path / "empty").mkdir()
+    code, shown, said = call("run", "fig4", "--from", quickstart[0], "--out", "empty")
+    assert (code, "not run: table3/synthetic" in shown) == (2, True)
+    assert f"none in {quickstart[0]}: nothing was written" in said
+    assert (tmp_path / "empty").exists(), "it was there before"
+    code, shown, _ = call("run", "diverged", "--from", quickstart[0], "--out", "empty")
+    assert (code, shown.split()[-3:]) == (0, ["Nothing", "was", "written."]), "that is an answer, too"
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedskip.paper.complexity.complexity", lambda *_, **__: pytest.fail("half an hour"))
+    (tmp_path / "file").touch()
+    for out in ("file", "file/x"):
+        code, _, said = call("run", "complexity", "--models", "cnn", "--out", tmp_path / out)
+        assert (code, said.startswith(f"error: {tmp_path / out} ")) == (2, True)
+
+
+def test_a_folder_that_was_made_for_nothing_is_gone(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise InputError("complexity", "fails")
+
+    monkeypatch.setattr("fedskip.paper.complexity.complexity", fails)
+    assert call("run", "complexity", "--models", "cnn", "--out", tmp_path / "a" / "b")[0] == 2
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_empty_name_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["run", "fig2", "--from", ""], ["paper", "status", ""], ["paper", "list", " "]):
+        code, _, said = call(*arguments)
+        assert code == 2
+        assert re.match(r"error: (--from|OUT) must not be empty, got ' ?'. Write \. for this folder\.", said)
 
 
 def test_a_column_ends_beside_the_papers_numbers(tmp_path):
@@ -131,6 +169,13 @@ def test_a_name_that_does_not_exist_suggests_the_nearest(name, meant):
     for command in ("run", "show"):
         code, _, said = call(command, name)
         assert (code, said) == (2, f"error: study is not known, got {name!r}. Did you mean {meant!r}?\n")
+
+
+def test_what_is_computed_has_no_settings():
+    for command in ("run", "show"):
+        code, _, said = call(command, "fig3/beta0.5")
+        rule = "is not known: fig3 is computed, and has no settings"
+        assert (code, said) == (2, f"error: study {rule}, got 'fig3/beta0.5'. Did you mean 'fig3'?\n")
 
 
 def test_names_like_no_other_and_what_cannot_be_shown():

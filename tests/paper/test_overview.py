@@ -58,6 +58,16 @@ def test_the_tables() -> None:
     assert [sheet.title.partition(",")[0] for sheet in tables([])] == ["table1", "table2", "table3"]
 
 
+def test_a_table_of_which_there_is_something_has_all_its_columns(tmp_path: Path) -> None:
+    """Those that were not run say so, as they do where no folder is named; other tables are left out."""
+    made = of_cifar10(tmp_path, "fedavg", {"FedAvg": [0.5]})
+    [sheet] = tables([made], whole=False)
+    assert sheet.title.startswith("table2")
+    assert sheet.headers == tables([made])[1].headers
+    assert "not run" in {cell.plain for row in sheet.rows for cell in row}
+    assert tables([], whole=False) == []
+
+
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = study(tmp_path / "runs" / "s", methods="fedavg", rounds=1, seeds=1)
     made.run()
@@ -84,6 +94,22 @@ def test_folders_of_folders_and_those_without_a_study(
     assert [one.out for one in found([tmp_path / "all"])] == [made.out], "it holds studies"
     assert [one.out for one in found([made.out, bare])] == [made.out]
     assert caplog.messages == [f"{bare} is left out: it holds no study"]
+
+
+def test_files_among_folders_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As docs/results/* names them."""
+    made = study(tmp_path / "s", methods="fedavg", rounds=1, seeds=1)
+    made.run()
+    files = [tmp_path / name for name in ("README.md", "a.py", "b.py", "c.svg")]
+    for file in files:
+        file.touch()
+    assert [one.out for one in found([files[0], made.out, *files[1:]])] == [made.out]
+    assert caplog.messages == ["left out, as no folder: README.md, a.py, b.py, ..."]
+    for some in (files[:1], files):
+        with pytest.raises(InputError, match=r"OUT is not a folder, got '.*README\.md'"):
+            found(some)
+    with pytest.raises(InputError, match=r"OUT is not a folder, got '.*nosuch'"):
+        found([made.out, tmp_path / "nosuch"])
 
 
 def test_other_settings_and_folders_that_match_nothing(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ def refuse_unknown(study: str) -> None:
     known = study in bundled.names() or (inner and name in bundled.names())
     if known or Path(study).exists() or Path(study).suffix in (".yaml", ".yml"):
         return
+    if inner and name in COMPUTED:
+        rule = f"is not known: {name} is computed, and has no settings"
+        raise InputError("study", rule, study, f"did you mean {name!r}?")
     if study in CATALOGUE:
         tables = [name for name in columns() if columns()[name].draft.keys["data"]["name"] == study]
         fix = f"run one of {', '.join(tables)}; or any study with --set data.name={study}"

@@ -62,7 +62,7 @@ def local(
     A folder that was begun goes on from its last round.
     """
     _flower()
-    from fedskip.cli.studies import folder as named
+    from fedskip.cli.folders import folder as named
     from fedskip.flower import agreement
     from fedskip.flower import local as here
     from fedskip.records.provenance import next_folder

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedskip.cli.folders import folders
 from fedskip.files import refuse_existing
 from fedskip.input.errors import InputError, require, unknown
 from fedskip.report.choices import SCORES
@@ -15,9 +18,11 @@ if TYPE_CHECKING:
     from fedskip.report.results import Results
     from fedskip.report.sheet import Sheet
 
+RESULTS = "docs/results"
+
 app = typer.Typer(invoke_without_command=True, help="The paper's tables and figures: list, status.")
 
-Outs = Annotated[list[Path] | None, typer.Argument(metavar="OUT...", help="Folders of studies.")]
+Outs = Annotated[list[str] | None, typer.Argument(metavar="OUT...", help="Folders of studies.")]
 
 
 @app.callback()
@@ -36,7 +41,7 @@ def list_(outs: Outs = None) -> None:
     from fedskip.spec import bundled
 
     screen = console()
-    sheet = overview(found(outs))
+    sheet = overview(found(folders(outs, "OUT")))
     screen.print(sheet, sheet.note, "", sep="\n")
     screen.print("Without /SETTING, all settings of a study:")
     _listed({name: bundled.words(name) for name in bundled.papers()})
@@ -44,6 +49,7 @@ def list_(outs: Outs = None) -> None:
     _listed({name: one.words for name, one in COMPUTED.items() if one.of_runs})
     screen.print("Computed without any runs:")
     _listed({name: one.words for name, one in COMPUTED.items() if not one.of_runs})
+    screen.print(f"The project's own results are in its repository: fedskip paper status {RESULTS}")
 
 
 def _listed(words: dict[str, str]) -> None:
@@ -81,7 +87,7 @@ def status(
 
     if score is not None and score not in SCORES:
         raise unknown("--score", score, SCORES)
-    studies, screen = found(outs), console()
+    studies, screen = found(folders(outs, "OUT")), console()
     parts = shown(studies)
     for name in parts:
         if figures is not None:
@@ -99,7 +105,8 @@ def status(
         screen.print(f"{study.out} holds no run of the paper's settings{why}.", soft_wrap=True)
     if not whole:
         screen.print(
-            "Left out: what has no runs in these folders. `fedskip paper` lists all that can be run."
+            "Left out: tables and studies without runs in these folders. "
+            "`fedskip paper` lists all that can be run."
         )
 
 
@@ -161,7 +168,26 @@ def compute(name: str, outs: list[Path] | None, to: Path | None, models: str | N
     rule, given = f"is not for {name}, which needs no runs", " ".join(map(str, outs or ()))
     require("--from", made.of_runs or not outs, rule, given, "leave it out")
     studies = found(outs, "--from") if made.of_runs else []
-    parts = made.make(studies, to) if models is None else [complexity(to, cases=cases)]
+    with _made(to):  # or refused, before what may take half an hour
+        parts = made.make(studies, to) if models is None else [complexity(to, cases=cases)]
+        written = any(to.iterdir())
     for part in parts:
         screen.print(part)
-    screen.print(f"\n{to}" if to.exists() else "\nNothing was written.", soft_wrap=True)
+    if made.of_runs and not written and not (made.none_is_an_answer and studies):
+        looked = " ".join(map(str, outs or [Path("runs")]))
+        rule = f"needs {made.needs}, and found none in {looked}: nothing was written"
+        raise InputError(name, rule, fix=f"{made.fix}, or name other folders with --from")
+    screen.print(f"\n{to}" if written else "\nNothing was written.", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Inside, there is a folder; what was made for it and is still empty afterwards is removed."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        for path in new:
+            with contextlib.suppress(OSError):  # it is not empty
+                path.rmdir()

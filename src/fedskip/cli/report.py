@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedskip.cli.studies import folder
+from fedskip.cli.folders import folder
 from fedskip.files import refuse_existing, write_text
 from fedskip.input.errors import InputError, require, unknown
 from fedskip.report.choices import FORMATS, SCORES

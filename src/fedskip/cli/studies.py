@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedskip.cli.folders import folder, folders
 from fedskip.input.errors import InputError, require
 from fedskip.report.choices import TRACKERS
 
@@ -34,16 +35,9 @@ Only = Annotated[
     typer.Option(metavar="NAME", help="Of its settings only this one; may be repeated, and hold *."),
 ]
 From = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2, fig4, ... from: runs/*."),
 ]
-
-
-def folder(text: str | None, option: str = "--out") -> Path | None:
-    """The folder that was named; an empty name, as of an unset variable, would be where one happens to be."""
-    require(option, text is None or bool(text.strip()), "must not be empty", text, "write . for this folder")
-    require(option, "\0" not in (text or ""), "must not hold a NUL", text)
-    return None if text is None else Path(text)
 
 
 def check_grace(grace: float | None) -> None:
@@ -91,7 +85,7 @@ def run(
     if study in COMPUTED:
         others = {"scale": scale, "set": assignments, "only": only, "track": track, "grace": grace}
         _refuse_trained(study, given | others)
-        compute(study, sources, folder(out), models)
+        compute(study, folders(sources, "--from"), folder(out), models)
         return
     require("--from", not sources, "is for what is computed", sources, f"one of {', '.join(COMPUTED)}")
     _refuse_twice(given, assignments or [])

@@ -69,11 +69,11 @@ class InputError(ValueError):
         field, rule, fix, where = (
             told(text, flags=flags) for text in (self.field, self.rule, self.fix, self.where)
         )
-        text = f"{short(field, 120)} {short(rule, 240)}"
+        text = f"{ends(field, 120)} {short(rule, 240)}"
         if self.value is not ...:
-            text += f", got {short(_shown(self.value), 80)}"
+            text += f", got {ends(_shown(self.value), 80)}"
         if where:
-            text += f" ({short(where, 120)})"
+            text += f" ({ends(where, 120)})"
         text += "."
         if fix:
             fix = short(fix, 480)
@@ -98,6 +98,16 @@ def _shown(value: Any) -> str:
 def short(text: str, most: int) -> str:
     """The text, or its beginning."""
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def ends(text: str, most: int) -> str:
+    """The text, or its beginning and its end, which of a path says most.
+
+    >>> ends("/home/ada/studies/of-2026/history.csv", 25)
+    '/home/ada/s...history.csv'
+    """
+    tail = (most - 3) // 2
+    return text if len(text) <= most else f"{text[: most - 3 - tail]}...{text[-tail:]}"
 
 
 def require(field: str, ok: bool, rule: str, value: object = ..., fix: str = "") -> None:

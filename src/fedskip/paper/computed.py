@@ -14,9 +14,8 @@ from rich.text import Text
 from fedskip.data import catalogue, heatmap
 from fedskip.data.split import deal, split
 from fedskip.files import write_bytes, write_text
-from fedskip.input.errors import InputError
 from fedskip.paper.clients import clients
-from fedskip.paper.columns import columns, races
+from fedskip.paper.columns import columns, races, settings
 from fedskip.paper.complexity import complexity
 from fedskip.paper.diverged import diverged
 from fedskip.paper.table4 import table4
@@ -36,6 +35,9 @@ class Computed:
     words: str
     make: Callable[[Sequence[Results], Path], list[RenderableType]]  # writes files, gives what to print
     of_runs: bool = True  # else it needs nothing that was run
+    needs: str = "a run of tables 2 and 3, with its history"
+    fix: str = "run one first: fedskip run table3/synthetic"
+    none_is_an_answer: bool = False  # that there is nothing of it says something, too
 
 
 def fig2(studies: Sequence[Results], out: Path) -> list[RenderableType]:
@@ -47,7 +49,7 @@ def fig2(studies: Sequence[Results], out: Path) -> list[RenderableType]:
                 axes = study.plot.routing(row["setting"], row["method"], seed=row["seed"])
                 write_bytes(out / "fig2.svg", drawn(axes, "svg"))
                 return [Text(f"{out / 'fig2.svg'}: {row['run']}, from {study.out}")]
-    raise InputError("fig2", "needs a run that skips", fix="run one first: fedskip run quickstart")
+    return []
 
 
 def fig3(studies: Sequence[Results], out: Path) -> list[RenderableType]:
@@ -85,19 +87,43 @@ def fig4(studies: Sequence[Results], out: Path) -> list[RenderableType]:
             write_bytes(file, drawn(results.plot.curves(), "svg"))
             shown.append(Text(str(file)))
         else:
-            shown.append(Text(f"not run: {name}. Make it with: fedskip run {name}"))
+            why = "run, but without a history" if any(column.runs(studies).values()) else "not run"
+            shown.append(Text(f"{why}: {name}. Make it with: fedskip run {name}"))
     return shown
+
+
+def which_diverged(studies: Sequence[Results], out: Path) -> list[RenderableType]:
+    """The runs that diverged; a line where none did."""
+    parts = [part for column in settings().values() for part in column.parts(studies)]
+    if any(row["diverged"] for part in parts for row in part.summary):
+        return diverged(studies, out)
+    return [Text("No run of the paper's settings diverged.")] if studies else []
 
 
 COMPUTED = {
     "table4": Computed("rounds, merges and bytes to FedAvg's accuracy, from runs of tables 2 and 3", table4),
-    "fig2": Computed("the way of the models, from any run that skips", fig2),
+    "fig2": Computed(
+        "the way of the models, from any run that skips",
+        fig2,
+        needs="a run that skips",
+        fix="run one first: fedskip run quickstart",
+    ),
     "fig3": Computed(
         "who has how much of what on CIFAR-10, which it needs: fedskip data get cifar10", fig3, False
     ),
     "fig4": Computed("test accuracy over rounds, from runs of tables 2 and 3", fig4),
-    "clients": Computed("how large the clients of runs are; deals them again, so it needs the data", clients),
-    "diverged": Computed("which runs diverged, when, and on which client; sizes need the data", diverged),
+    "clients": Computed(
+        "how large the clients of runs are; deals them again, so it needs the data",
+        clients,
+        needs="runs whose data are on this machine",
+        fix="get the data: fedskip data get NAME",
+    ),
+    "diverged": Computed(
+        "which runs diverged, when, and on which client; sizes need the data",
+        which_diverged,
+        needs="runs",
+        none_is_an_answer=True,
+    ),
     "theorem1": Computed(
         "Theorem 1 and its lemma, on problems with known constants; minutes",
         lambda _, out: [theorem1(out)],

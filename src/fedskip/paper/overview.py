@@ -24,6 +24,7 @@ NOTE = (
 )
 DRAWN = ("fig1", "fig5", compose.STUDY)  # which `pictures.shown` shows
 OWN = {compose.STUDY: compose.compose_sheet, tune.STUDY: tune.tune_sheet}  # studies with tables of their own
+FEW = 3  # files that a line names
 log = logging.getLogger(__name__)
 
 
@@ -77,10 +78,13 @@ def _which(column: Column, lacking: Mapping[str, Sequence[int]]) -> str:
 
 
 def tables(studies: Sequence[Results], score: str = "best", whole: bool = True) -> list[Sheet]:
-    """The paper's tables, filled with what there is; not `whole`: without columns that have no runs."""
-    shown = [one for one in columns().values() if whole or _runs(one, studies)]
-    parts = {table: [column for column in shown if column.table == table] for table in TABLES}
-    return [table_sheet(table, some, list(studies), score) for table, some in parts.items() if some]
+    """The paper's tables, filled with what there is; not `whole`: without tables that have no runs."""
+    parts = {table: [one for one in columns().values() if one.table == table] for table in TABLES}
+    return [
+        table_sheet(table, some, list(studies), score)
+        for table, some in parts.items()
+        if whole or any(_runs(column, studies) for column in some)
+    ]
 
 
 def others(studies: Sequence[Results]) -> list[Sheet]:
@@ -117,10 +121,17 @@ def _runs(column: Column, studies: Sequence[Results]) -> set[tuple[Path, str]]:
 def found(folders: Sequence[Path] | None, field: str = "OUT") -> list[Results]:
     """The studies in these folders, or in folders in them; by default those in runs/ that have results.
 
-    `field`: where the folders were named. Of several, one that holds no study is left out with a line.
+    `field`: where the folders were named. Of several, one that holds no study is left out with a line; so are
+    files, which a pattern such as docs/results/* may name.
     """
     studies: list[Results] = []
-    for folder in folders or [Path("runs")]:
+    files = [path for path in folders or () if path.is_file()]
+    if files and len(files) == len(folders or ()):
+        raise InputError(field, "is not a folder", str(files[0]))
+    if files:
+        few, more = ", ".join(file.name for file in files[:FEW]), ", ..." * (len(files) > FEW)
+        log.warning("left out, as no folder: %s%s", few, more)
+    for folder in (one for one in folders or [Path("runs")] if one not in files):
         if (folder / "study.yaml").exists():
             studies.append(_read(folder, field))
             continue
