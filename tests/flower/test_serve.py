@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import fedskip
 from fedskip.flower.folder import write_folder
 from fedskip.flower.plan import Plan
 from fedskip.flower.serve import RUN, plan_in, serve
+from fedskip.input.errors import InputError
 from fedskip.records.table import Table
 from fedskip.report.results import Results
 from fedskip.spec import dump
@@ -83,6 +85,17 @@ def test_killed_after_any_step_it_goes_on(tmp_path: Path) -> None:
         ]
     lines = [json.loads(line) for line in (folder / RUN / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3, 4]
+
+
+def test_one_whose_checkpoints_are_gone_keeps_its_results(tmp_path: Path) -> None:
+    folder = tmp_path / "federation"
+    plan = federation(folder, rounds=2)
+    serve(folder, FakeGrid(places(plan, tmp_path)))  # type: ignore[arg-type]
+    shutil.rmtree(folder / RUN / "checkpoints")
+    before = {file: file.read_bytes() for file in (folder / RUN).glob("*.csv")}
+    with pytest.raises(InputError, match=r"no checkpoints of pool .* its history\.csv and summary\.csv"):
+        serve(folder, FakeGrid(places(plan, tmp_path / "again")))  # type: ignore[arg-type]
+    assert {file: file.read_bytes() for file in (folder / RUN).glob("*.csv")} == before
 
 
 def _round(folder: Path) -> int:

@@ -24,6 +24,7 @@ from fedskip.records.table import Row, Table
 from fedskip.report.page import write_report
 from fedskip.report.results import Results
 from fedskip.spec import build, dump, load_yaml
+from fedskip.study.lost import lost, recorded
 from fedskip.version import versions
 
 log = logging.getLogger(__name__)
@@ -64,10 +65,20 @@ class Serving:
         folder.clear()
         if self.conductor.restore():
             log.info("going on after round %d", self.conductor.round)
+        else:
+            self._refuse_lost(folder)
         (self.out / "summary.csv").unlink(missing_ok=True)
         self._cut()
         SkippingStrategy(self.conductor, line, self.told).play()
         self._finish()
+
+    def _refuse_lost(self, folder: Folder) -> None:
+        """Refuse to start anew where there are results: every round has a checkpoint before its rows."""
+        rows, summary = recorded(self.out), (self.out / "summary.csv").exists()
+        found = ["history.csv"] * bool(len(rows)) + ["summary.csv"] * summary
+        if found:
+            begin = "begin another federation with `fedskip federation init`"
+            raise lost(folder, self.plan.setting.name, found, begin)
 
     def told(self, told: Told) -> None:
         """A round is done: the tables have what is new."""

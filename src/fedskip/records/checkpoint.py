@@ -143,7 +143,7 @@ def text_of(recorded: Tensor) -> str:
 
 
 def damaged(path: Path, why: str) -> InputError:
-    fix = "delete it to resume from the one before it, or from the start if there is none"
+    fix = "delete it: resume goes on from the one before it, or says what would be lost"
     return InputError("checkpoint", f"is damaged: {why}", str(path), fix)
 
 

@@ -30,6 +30,11 @@ from fedskip.study.prepare import Prepared
 CHECKPOINTS = 20  # in a setting, unless `checkpoint_every` says otherwise
 
 
+def interval(rounds: int, every: int | None) -> int:
+    """Rounds from one checkpoint to the next; `every`: as the study says."""
+    return every or max(1, rounds // CHECKPOINTS)
+
+
 class Session:
     """Trains a setting, from checkpoint to checkpoint."""
 
@@ -51,7 +56,7 @@ class Session:
         """
         setting = prepared.setting
         self.prepared, self.machine, self.setting, self.study = prepared, machine, setting, study
-        self.every = every or max(1, setting.rounds // CHECKPOINTS)
+        self.every = interval(setting.rounds, every)
         self.judge = Judge(prepared, machine)
         self.warned = advice(prepared)
         self.number = min(machine.processes, len(setting.run_names))  # of groups

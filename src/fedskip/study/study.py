@@ -26,9 +26,11 @@ from fedskip.report.results import Results
 from fedskip.report.trackers.audience import Audience, Trackers
 from fedskip.report.trackers.base import Start
 from fedskip.spec import Draft, Setting, StudySpec, Tree, build, dump, load_yaml, plain
+from fedskip.spec.parts import parts
 from fedskip.study.described import as_html, in_a_line
 from fedskip.study.growth import Done, grown_study, kept_rows, noted, refuse_other_data
 from fedskip.study.interrupted import explained
+from fedskip.study.lost import refuse_lost
 from fedskip.study.machine import arithmetic_of, resolve_device, suited
 from fedskip.study.on_cluster import here, on_cluster
 from fedskip.study.play import Outcome, Stage, in_turn
@@ -118,7 +120,9 @@ class Study:
         anyway: bool = False,
         trackers: Trackers = (),
     ) -> Results:
-        """Go on from the last checkpoint, or from the start where there is none.
+        """Go on from the last checkpoint, or from the start where there has been none yet.
+
+        Refuses where there are results whose checkpoints are gone.
 
         Args:
             rounds: go on for more rounds than the study was made for.
@@ -211,6 +215,9 @@ class Study:
             self.folder.refuse_edited()
         self._take_rounds(rounds)
         self.folder.refuse_other(plain(self.spec, self._begun()))
+        begun = zip(self._begun(), self._pairs(), strict=True)
+        had = [(part, known.get("rounds", part.rounds)) for one, (_, known) in begun for part in parts(one)]
+        refuse_lost(self.folder, had, self.spec.checkpoint_every)
 
     def _prepare(
         self, folder: Path | None = None, shown: Shown | None = None, anyway: bool = False
