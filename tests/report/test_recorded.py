@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
-from fedskip import FedAvg, FedProx
+import pytest
+
+from fedskip import FedAvg, FedProx, InputError
+from fedskip.records.history import ALWAYS, ALWAYS_SUMMARY
 from fedskip.report.results import Results
 from studies import study
 
@@ -23,3 +27,27 @@ def test_a_study_under_way_knows_which_runs_have_diverged(tmp_path: Path) -> Non
     assert Results.read(tmp_path / "out").summary.column("diverged") == [False, False]
     newest.unlink()
     assert Results.read(tmp_path / "out").summary.column("diverged")[0] is False
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return study(tmp_path_factory.mktemp("s") / "out", methods="fedavg", seeds=1, rounds=2).run().out
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [("history.csv", column) for column in ALWAYS] + [("summary.csv", column) for column in ALWAYS_SUMMARY],
+)
+def test_a_column_that_was_deleted_is_named(finished: Path, name: str, column: str) -> None:
+    """Not only where it is first missed, in a page or a table of the paper."""
+    file = finished / name
+    before = file.read_text()
+    rows = list(csv.DictReader(before.splitlines()))
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, [one for one in rows[0] if one != column], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    with pytest.raises(InputError, match=rf"{name} lacks the column {column}\."):
+        Results.read(finished)
+    file.write_text(before)
+    assert Results.read(finished).finished

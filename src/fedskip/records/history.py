@@ -22,6 +22,9 @@ SUMMARY = (
     "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test", "broke_round",
     "broke_client", "broke_slot", "set_aside", "worst_clients", "ended",
 )  # fmt: skip
+# columns that were there from the beginning; others have come later
+ALWAYS = tuple(name for name in HISTORY if not name.startswith("x_"))
+ALWAYS_SUMMARY = SUMMARY[: SUMMARY.index("full_test")]
 TAIL = 0.1  # the share of the rounds that `mean_tail` looks back on
 
 log = logging.getLogger(__name__)
@@ -103,8 +106,7 @@ def _found(path: Path, columns: Sequence[str]) -> Table:
     if not path.exists():
         return Table(columns)
     try:
-        always = [name for name in HISTORY if not name.startswith("x_")]  # others have come later
-        return Table.read(path, filled=("setting", "run", "round"), present=always)
+        return Table.read(path, filled=("setting", "run", "round"), present=ALWAYS)
     except InputError as error:
         log.warning("%s", error)
         return Table(columns)

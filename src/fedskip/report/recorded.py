@@ -18,16 +18,17 @@ import yaml
 from fedskip.input.errors import InputError, resuming, said, unknown
 from fedskip.methods.grammar import parse
 from fedskip.records.checkpoint import newest, read_notes
-from fedskip.records.history import HISTORY, SUMMARY, summarise
+from fedskip.records.history import ALWAYS, ALWAYS_SUMMARY, HISTORY, SUMMARY, summarise
 from fedskip.records.provenance import Facts, Folder, part_keys, settings_of
 from fedskip.records.table import Row, Table
 from fedskip.report.units import Metric
 from fedskip.spec.setting import check_name
 
-# what a row of the history must hold, and one of the summary
-FILLED = ("setting", "run", "method", "seed", "diverged")
-NEEDED = ("setting", "run", "method", "seed", "round", "merges", "bytes_down", "bytes_up")
-SCORED = ("test_accuracy",)  # which is empty where a metric is undefined
+# what a row of the summary must hold, and one of the history; what a metric or a merge gives may be empty
+FILLED = ("setting", "run", "method", "period", "seed", "rounds", "merges", "bytes_total", "diverged")
+NEEDED = (
+    "setting", "run", "method", "period", "seed", "round", "merges", "bytes_down", "bytes_up", "seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -124,13 +125,13 @@ class Recorded:
         for keys in settings_of(study):
             check_name(keys["name"])  # it names files
         written = out / "summary.csv"
-        rows = Table.read(history, filled=NEEDED, present=SCORED) if history.exists() else Table(HISTORY)
+        rows = Table.read(history, filled=NEEDED, present=ALWAYS) if history.exists() else Table(HISTORY)
         noted = folder.record().get("settings") or {}
         settings = [_about(keys, out, noted) for keys in settings_of(study)]
         _refuse_unknown(rows, settings, history)
         summary, finished = Table(SUMMARY), False
         if written.exists():
-            summary = Table.read(written, filled=FILLED, present=("last", "best"), whole=True)
+            summary = Table.read(written, filled=FILLED, present=ALWAYS_SUMMARY, whole=True)
             _refuse_unknown(summary, settings, written)
             if not summary:
                 fix = f"delete it, and {resuming(out)} writes it again"
