@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from fedskip.engine.local import Local
-from fedskip.paper.beside import cell, column_sheet, gains_figure, gains_sheet, short, table_sheet
+from fedskip.paper.beside import cell, column_sheet, gain, gains_figure, gains_sheet, short, table_sheet
 from fedskip.paper.columns import columns, settings
+from fedskip.paper.intervals import draw
 from fedskip.paper.remarks import length
+from fedskip.report.canvas import new_axes
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST
+from fedskip.report.statistics import Difference
 from studies import recorded, run
 
 METHODS = ["fedavg", "scaffold", "moon", "fedskip(period=3)"]
@@ -110,13 +113,20 @@ def test_a_table_says_what_is_missing_short_or_lost(tmp_path: Path) -> None:
     assert rows["SCAFFOLD"][0].plain == "70.00 (2 of 3 seeds, 1 of 2 diverged)"
     assert rows["MOON"][0].plain == "40.00 ± 0.00 (2 of 3 seeds, 300 of 1,000 rounds)"
     assert [cell.plain for cell in rows["MOON"][2:]] == ["", "*"], "the paper has none there, and so have we"
-    assert rows["SCAFFOLD"][0].style == BEST
+    assert [name for name, row in rows.items() if row[0].style == BEST] == ["FedSkip-3"], (
+        "SCAFFOLD's is a mean over the lucky seeds"
+    )
 
 
 def test_clients_in_a_short_batch_are_counted(tmp_path: Path) -> None:
     results, column = kept(tmp_path), columns()["table3/synthetic"]
-    assert short(column, [results]) == "", "nobody noted it"
-    assert table_sheet("table3", [column], [results]).rows[-1][0].plain == "FedSkip-10"
+    assert (short(column, []), short(column, [results])) == ("", "not noted")
+    assert [cell.plain for cell in table_sheet("table3", [column], [results]).rows[-1]][1:] == [
+        "not noted",
+        "",
+    ]
+    assert table_sheet("table3", [column], []).rows[-1][0].plain == "FedSkip-10"
+    assert column_sheet(column, [results]).note == ""
     [setting] = results.settings
     one = replace(results, settings=(replace(setting, short={0: 3}),))
     other = replace(results, settings=(replace(setting, short={1: 1, 2: 3}),))
@@ -135,6 +145,39 @@ def test_what_skipping_gains(tmp_path: Path) -> None:
         "synthetic", "2 of 3", "55.00 ± 7.07", "+3.00 (-9.71 to +15.71); paper +0.69",
     ]  # fmt: skip
     assert row[4].plain == "–; paper -0.18"
+
+
+def test_gains_over_a_method_that_diverged_say_at_how_many_seeds(tmp_path: Path) -> None:
+    """FedAvg diverged at seed 1, where FedSkip-3 gains 4 points: seed 0 with its 2 is left."""
+    results = kept(tmp_path)
+    for row in results.summary.where(method="FedAvg", seed=1):
+        row["diverged"] = True
+    column = columns()["table3/synthetic"]
+    [row] = gains_sheet([column], [results]).rows
+    assert [cell.plain for cell in row][1:4] == [
+        "2 of 3", "50.00 (1 of 2 diverged)", "+2.00 at 1 of 2 seeds; paper +0.69",
+    ]  # fmt: skip
+    runs = column.runs([results])
+    assert gain(runs["FedSkip-3"], runs["FedAvg"], "best") == "+2.00 at 1 of 2 seeds"
+    assert gain(runs["FedSkip-3"], runs["MOON"], "best", 3) == "+18.00 (-58.24 to +94.24) at 2 of 3 seeds"
+    axes = gains_figure([column], [results])
+    assert "none where a run diverged" in axes.texts[0].get_text()
+    assert "FedSkip-3" not in axes.get_legend_handles_labels()[1]
+
+
+def test_a_name_is_in_the_legend_wherever_it_is_first_drawn() -> None:
+    """In the first row a run of FedSkip-3 diverged."""
+    there = Difference(2, 0.01, 0.0, 0.02, 2, 0)
+    axes, lost = new_axes(), replace(there, missing=1)
+    draw(axes, {"a": {"FedSkip-3": lost, "FedSkip-5": there}, "b": {"FedSkip-3": there, "FedSkip-5": there}})
+    assert sorted(axes.get_legend_handles_labels()[1]) == ["FedSkip-3", "FedSkip-5"]
+
+
+def test_what_is_far_off_is_drawn_at_the_edge_with_its_number() -> None:
+    axes = new_axes()
+    draw(axes, {"a": {"FedSkip-3": Difference(1, 0.25, None, None, 1, 0)}})
+    assert list(axes.get_lines()[0].get_xdata()) == [10.0]
+    assert [text.get_text() for text in axes.texts] == ["+25.0"]
 
 
 def test_longer_runs_without_a_history_say_so(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fedskip.engine.local import Local
-from fedskip.paper.claims import early_sheet, reach_sheet, slots_sheet, uneven_sheet
+from fedskip.paper.claims import early_sheet, reach_sheet, slot_scores, slots_sheet, uneven_sheet
 from fedskip.paper.columns import Column, columns
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
@@ -70,6 +72,23 @@ def test_a_run_that_ended_counts_no_further(tmp_path: Path) -> None:
 
 def test_accuracy_and_drift_of_the_last_rounds(tmp_path: Path) -> None:
     assert plain(uneven_sheet(*kept(tmp_path))) == [["femnist", "2 of 3", "45.00 ± 0.00", "390.0", "585.0"]]
+
+
+def test_what_diverged_counts_in_no_mean(tmp_path: Path) -> None:
+    """It broke in the very last round: its drift, and its slots, were measured."""
+    some, [results] = kept(tmp_path)
+    for row in results.history:
+        row["slot_accuracy"] = 0.3
+        row["drift_mean"] += 100 * row["seed"]
+    for row in results.summary.where(method="FedAvg", seed=1):
+        row |= {"diverged": True, "broke_round": 200}
+    assert plain(uneven_sheet(some, [results])) == [
+        ["femnist (1 of 2 diverged)", "2 of 3", "45.00", "390.0", "585.0"]
+    ]
+    assert slot_scores(results, "FedAvg") == {0: pytest.approx(0.3), 1: None}
+    assert plain(slots_sheet([columns()["table3/femnist"]], [results]))[0] == [
+        "femnist", "FedAvg (1 of 2 diverged)", "30.00", "", "45.00",
+    ]  # fmt: skip
 
 
 def test_merges_until_fedavgs_best(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_every_published_number_has_its_method() -> None:
         ({}, True),
         ({"rounds": 20, "seeds": [7], "slot_accuracy": True, "target": 0.9}, True),
         ({"eval_every": 5}, False),
+        ({"eval_samples": 500}, False),
         ({"cohort": 5}, False),
         ({"model": {"name": "perceptron", "sigmoid": False}}, False),
         ({"local": {"clip": 10.0}}, False),
@@ -153,6 +154,58 @@ def test_a_run_in_another_precision_says_so_and_makes_way(tmp_path: Path, column
         for studies in ([made("fp64", 0.5), made(usual, 0.6)], [made(usual, 0.6), made("fp64", 0.5)]):
             assert said(*studies) == "60.00"
     assert said(made("tf32", 0.6, 20), made("bf16", 0.5)) == "50.00 (in bf16)", "a whole run is worth more"
+
+
+def test_a_run_that_diverged_is_not_made_good_by_a_second_try(tmp_path: Path, column: Column) -> None:
+    """Not by one in another precision, nor by one in the same."""
+    broken = kept(tmp_path, run("FedAvg", 0, 0.1, diverged=True) | {"rounds": 17})
+    whole = kept(tmp_path, run("FedAvg", 0, 0.6) | {"rounds": 1000})
+    short = kept(tmp_path, run("FedAvg", 0, 0.3) | {"rounds": 500})
+    [setting] = whole.settings
+    other = dataclasses.replace(whole, settings=(dataclasses.replace(setting, precision="bf16"),))
+    beside = kept(tmp_path, run("FedAvg", 0, 0.6) | {"rounds": 1000}, run("FedProx", 0, 0.6))
+    for second in (other, whole, short, beside):
+        for studies in ([broken, second], [second, broken]):
+            assert [row["diverged"] for row in column.runs(studies)["FedAvg"]] == [True]
+
+
+def test_of_two_runs_that_are_too_short_the_longer_counts(tmp_path: Path, column: Column) -> None:
+    short, shorter = (kept(tmp_path, run("FedAvg", 0, 0.3) | {"rounds": count}) for count in (500, 300))
+    for studies in ([short, shorter], [shorter, short]):
+        assert [row["rounds"] for row in column.runs(studies)["FedAvg"]] == [500]
+
+
+def test_runs_and_results_take_the_same_runs(tmp_path: Path, column: Column) -> None:
+    """Of two of one length that in the usual precision; its history is that run's."""
+
+    def made(precision: str, last: float, seeds: int) -> Results:
+        rows = [row for seed in range(seeds) for row in curve("FedAvg", seed, {1000: last})]
+        runs = [run("FedAvg", seed, last) | {"rounds": 1000} for seed in range(seeds)]
+        study = kept(tmp_path, *runs, rows=rows)
+        [setting] = study.settings
+        return dataclasses.replace(study, settings=(dataclasses.replace(setting, precision=precision),))
+
+    studies = [made("bf16", 0.5, 2), made("tf32", 0.6, 1)]
+    results = column.results(studies)
+    assert results is not None
+    found = {row["seed"]: row["last"] for row in results.summary}
+    assert found == {row["seed"]: row["last"] for row in column.runs(studies)["FedAvg"]} == {0: 0.6, 1: 0.5}
+    assert {row["seed"]: row["test_accuracy"] for row in results.history} == found
+
+
+def test_results_are_of_one_setting(tmp_path: Path, column: Column) -> None:
+    """Clients that were dealt otherwise stand in no table beside the others."""
+
+    def made(seed: int, partition: str) -> Results:
+        study = kept(tmp_path, run("FedAvg", seed, 0.5), rows=curve("FedAvg", seed, {10: 0.5}))
+        [setting] = study.settings
+        about = dataclasses.replace(setting, divisions={0: {"partition": partition}})
+        return dataclasses.replace(study, settings=(about,))
+
+    results = column.results([made(0, "a"), made(1, "b"), made(2, "a")])
+    assert results is not None
+    assert len(results.settings) == 1
+    assert results.summary.column("seed") == [0, 2]
 
 
 def test_the_precision_is_the_one_that_a_study_has_noted(tmp_path: Path) -> None:

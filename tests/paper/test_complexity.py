@@ -3,10 +3,12 @@
 import csv
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from fedskip.methods import Method
 from fedskip.paper import complexity as room
-from fedskip.paper.complexity import complexity, predicted
+from fedskip.paper.complexity import client_costs, complexity, predicted, server_times
 from fedskip.paper.costs import Case
 
 TINY = Case("perceptron", (4,), steps=2, options=(("inputs", 4), ("classes", 3)))
@@ -42,3 +44,32 @@ def test_everything_at_a_tiny_size(tmp_path: Path) -> None:
     with console.capture() as capture:
         console.print(shown)
     assert "FedDyn+skip-5" in capture.get()
+
+
+def test_the_server_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge takes 2 s, a draw 0.1 and a move 0.3; a run of 10 rounds takes 12 s, by its period less."""
+    monkeypatch.setattr(room, "make_server", lambda task, method, slots: method.period)
+    monkeypatch.setattr(room, "parts", lambda server, round: {"draw": 0.1, "move": 0.3, "average": 0.2})
+    monkeypatch.setattr(room, "play", lambda period, rounds: (12.0 / period, 20.0 / period))
+    facts, lines = server_times("some", TINY.task(), 2, 10, 1)
+    assert (facts["draw"], facts["move"], facts["merge"]) == (0.1, 0.3, 2.0)
+    [third] = [line for line in lines if line["period"] == 3]
+    assert (third["seconds"], third["difference"]) == (4.0, -8.0)
+    assert third["predicted"] == pytest.approx(2 / 3 * 10 * (0.1 - 2))
+    assert third["predicted_moving"] == pytest.approx(2 / 3 * 10 * (0.3 - 2))
+
+
+def test_a_visit_is_a_multiple_of_fedavgs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Visitor:
+        def __init__(self, task: object, method: Method, engine: object) -> None:
+            self.took = {"FedAvg": 2.0, "MOON": 6.0}.get(method.label, 1.0)
+
+        def visit(self) -> float:
+            return self.took
+
+        def bytes(self) -> dict[str, int]:
+            return {}
+
+    monkeypatch.setattr(room, "Party", Visitor)
+    ratios = {row["method"]: row["ratio"] for row in client_costs(TINY, TINY.task(), 3)}
+    assert (ratios["FedAvg"], ratios["MOON"], ratios["FedDyn"]) == (1.0, 3.0, 0.5)

@@ -40,6 +40,19 @@ def test_when_and_on_which_client(tmp_path: Path) -> None:
     assert cells[5] == "–; –", "a model that is merged in every round comes from nobody"
 
 
+def test_a_run_in_two_folders_stands_there_once(tmp_path: Path) -> None:
+    """The same of other methods: their runs are others."""
+    study = Results.read(FOLDER)
+    rows = [row | {"diverged": row["method"] == "SCAFFOLD" and row["seed"] < 2} for row in study.summary]
+    lost = replace(study, summary=Table(study.summary.columns, rows))
+    diverged([lost, replace(lost, out=tmp_path / "again")], tmp_path)
+    found = Table.read(tmp_path / "diverged.csv")
+    assert [(row["setting"], row["seed"]) for row in found] == [
+        ("table3/synthetic", 0),
+        ("table3/synthetic", 1),
+    ]
+
+
 def test_a_model_that_skips_came_from_another_client() -> None:
     """FedSkip-3 merges after round 15: round 17 is the second visit of a model, round 16 its first."""
     study = Results.read(FOLDER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedskip.paper import estimate as room
 from fedskip.paper.columns import settings
 from fedskip.paper.estimate import DEVICE, START, _read, client_steps, estimate, rates, time
 
@@ -49,3 +50,11 @@ def test_in_words() -> None:
     assert time("fig1/beta0.9") == "7 min, beside other studies"
     assert time("fig1/beta0.9", 0.5) == "about 2 min", "alone"
     assert time("resnet50/cifar100-beta0.5", 0.5) == "about 11 min", "in its own precision"
+
+
+def test_a_share_of_what_was_measured_at_fewer_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seed took ten minutes: half of the three take fifteen, and one to load."""
+    row = {"name": "table3/synthetic", "seeds": "1", "device": "a CPU", "minutes": "11", "note": ""}
+    monkeypatch.setattr(room, "_read", lambda name: [row])
+    assert time("table3/synthetic") == "11 min, 1 seed, a CPU"
+    assert time("table3/synthetic", 0.5) == "about 16 min, a CPU"

@@ -28,15 +28,23 @@ def test_figure_1(tmp_path: Path) -> None:
     assert list(left.get_lines()[0].get_ydata()) == pytest.approx([7.5, 67.5])
     means = {box.get_label(): list(box.lines[0].get_ydata()) for box in right.containers}
     assert means == {"from the mean of the slots": [2.5, 2.5], "from the model sent out": [3.5, 3.5]}
-    assert right.texts[0].get_text() == (
+    assert right.texts[0].get_text().replace("\n", " ") == (
         "over the last 10% of the rounds; beta0.1: 2 of 3 seeds; beta0.9: 2 of 3 seeds; "
-        "not run: 0.3, 0.5, 0.7, 1, IID"
+        "beta0.1: 2 of 2 at chance; not run: 0.3, 0.5, 0.7, 1, IID"
     )
 
 
 def test_figure_1_of_a_reduced_study_says_so(tmp_path: Path) -> None:
     axes = fig1([fed(tmp_path, 0.1, rounds=20)])
     assert "; 20 of 200 rounds; beta0.1: 2 of 3 seeds; " in axes.figure.axes[1].texts[0].get_text()
+
+
+def test_figure_1_says_what_was_lost(tmp_path: Path) -> None:
+    study = fed(tmp_path, 0.3)
+    for row in study.summary.where(seed=1):
+        row["diverged"] = True
+    axes = fig1([study])
+    assert "; beta0.3: 1 of 2 diverged; " in axes.figure.axes[1].texts[0].get_text().replace("\n", " ")
 
 
 def test_figure_5_takes_runs_from_any_study(tmp_path: Path) -> None:

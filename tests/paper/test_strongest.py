@@ -15,5 +15,7 @@ def test_the_strongest_is_found_over_the_seeds_that_all_have() -> None:
     assert strongest(runs) == "b"
     assert shared_seeds(runs) == [0, 1]
     assert strongest({}) is None
+    assert strongest(runs, among=["a", "c"]) == "a"
+    assert strongest(runs, among=[]) is None
     apart = {"a": rows(0.5), "b": [row | {"seed": 7} for row in rows(0.9)]}
     assert strongest(apart) is None, "no seed compares them"

@@ -46,6 +46,9 @@ def test_until_fedavgs_best_and_last(tmp_path: Path) -> None:
         ("best", "FedAvg"): (2, 4.0, 2.0), ("best", "FedSkip-3"): (2, 3.0, 1.0),
         ("last", "FedAvg"): (2, 2.0, 1.0), ("last", "FedSkip-3"): (2, 3.0, 1.0),
     }  # fmt: skip
+    assert {(row["of_rounds"], row["paper_rounds"], row["paper_seeds"]) for row in rows} == {
+        ("200", "200", "3")
+    }
     assert "66.67×" in text, "200 rounds of FedAvg against 3"
     assert "not run: table2/cifar10-iid. Make it with: fedskip run table2/cifar10-iid" in text
 
@@ -88,6 +91,10 @@ def test_a_reduced_column_says_so(tmp_path: Path) -> None:
     text = " ".join(shown(table4([kept(tmp_path, 20)], None)).split())
     assert "to FedAvg's best, reduced: 20 of 200 rounds, 1 of 3 seeds" in text
     assert "6.67×" in text
+    table4([kept(tmp_path, 20)], tmp_path)
+    with (tmp_path / "table4.csv").open() as file:
+        [*found] = csv.DictReader(file)
+    assert {(row["of_rounds"], row["paper_rounds"], row["seeds"]) for row in found} == {("20", "200", "1")}
     whole = shown(table4([kept(tmp_path, seed=seed) for seed in range(3)], None))
     assert "reduced" not in whole
     note = target_sheet("table3/femnist", [kept(tmp_path, 20)]).note
@@ -110,6 +117,13 @@ def test_of_a_study_that_is_not_finished_the_rounds_so_far_count(tmp_path: Path)
     assert "1.67×" in text, "5 rounds of FedAvg against 3"
 
 
+def test_rounds_are_those_of_the_seed_that_is_furthest(tmp_path: Path) -> None:
+    studies = [kept(tmp_path, 20), kept(tmp_path, 20, seed=1)]
+    for row in studies[1].summary:
+        row["rounds"] = 5
+    assert {row["of_rounds"] for row in reached(columns()["table3/femnist"], studies)} == {20}
+
+
 def test_runs_that_diverged_are_counted_and_have_no_speed_up(tmp_path: Path) -> None:
     curves = {"FedAvg": {2: 0.4, 4: 0.5}, "FedSkip-3": {3: 0.3}, "MOON": {3: 0.3}}
     studies = [kept(tmp_path, seed=seed, curves=curves) for seed in (0, 1)]
@@ -129,6 +143,15 @@ def test_runs_that_diverged_are_counted_and_have_no_speed_up(tmp_path: Path) -> 
         row["diverged"] = True
     [late] = reached(column, [*studies, better]).where(method="FedSkip-3")
     assert (late["reached"], late["diverged"]) == (1, 1), "it was there before it diverged"
+
+
+def test_where_fedavg_diverged_there_is_nothing_to_reach(tmp_path: Path) -> None:
+    """Two seeds are left, at which nobody diverged."""
+    studies = [kept(tmp_path, seed=seed) for seed in range(3)]
+    for row in studies[2].summary:
+        row["diverged"] = True
+    [skip] = reached(columns()["table3/femnist"], studies).where(method="FedSkip-3")
+    assert (skip["seeds"], skip["reached"], skip["diverged"]) == (2, 2, 0)
 
 
 def test_the_papers_numbers_stand_beside() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedskip.paper.problem import rates
-from fedskip.paper.theorem import DISTANCE, SUMMARY, falling, ten_clients, theorem1
+from fedskip.paper.problem import constant_clients, rates
+from fedskip.paper.theorem import DISTANCE, SUMMARY, converging, falling, ten_clients, theorem1
 from fedskip.records.table import Table
 
 
@@ -41,3 +41,29 @@ def test_everything_at_a_tiny_size(tmp_path: Path) -> None:
     with console.capture() as capture:
         console.print(shown)
     assert "Lemma 3" in capture.get()
+
+
+def test_every_round_is_held_against_its_own_bound() -> None:
+    """Clients at +1 and -1 of curvature 1, from 0.5: rates are 2 / (8 + tau), five steps a round."""
+    problem = constant_clients(np.ones((2, 1, 1)), np.array([[1.0], [-1.0]]), np.array([0.5]), [16, 16])
+    lines, [summary] = converging(problem, [1], 1, 2)
+    assert lines.column("step") == [5, 10]
+    C = 6 * 0.5 + 8 * 25 * 1.5**2
+    assert summary["G2"] == pytest.approx(1.5**2)
+    r = [0.25]
+    for tau in range(10):
+        eta = 2 / (8 + tau)
+        r.append((1 - eta) * r[-1] + eta**2 * C)
+    assert lines.column("recursion") == pytest.approx([r[5], r[10]])
+    printed = [32 * 0.25 * np.exp(-T / 2) + 36 * C / T for T in (4, 9)]  # of the distance after T + 1 steps
+    corrected = [32 * 4 * 0.25 * np.exp(-T / 8) + 36 * C / T for T in (4, 9)]
+    assert lines.column("printed_bound") == pytest.approx(printed)
+    assert lines.column("corrected_bound") == pytest.approx(corrected)
+    for name, what in (
+        ("printed", "printed_bound"), ("corrected", "corrected_bound"), ("recursion", "recursion"),
+        ("lemma_printed", "printed_lemma"), ("lemma_corrected", "corrected_lemma"),
+    ):  # fmt: skip
+        measured = lines.column("divergence" if "lemma" in name else "distance")
+        shares = [one / other for one, other in zip(measured, lines.column(what), strict=True)]
+        assert shares[0] != pytest.approx(shares[1])
+        assert summary[f"share_{name}"] == pytest.approx(max(shares))

@@ -43,6 +43,14 @@ def test_validation_chooses_and_fedavg_stands_beside(tmp_path: Path) -> None:
     assert tune_sheet(COLUMN, [made]).note.endswith("over 2 seeds."), "FedAvg has no part in it"
 
 
+def test_the_best_validation_score_counts_wherever_it_is(tmp_path: Path) -> None:
+    made = of_cifar10(tmp_path, "feddyn(alpha=0.01)", {"FedDyn(alpha=0.01)": [0.5]}, validation=0.1)
+    for row, score in zip(made.history, (0.7, 0.3), strict=True):
+        row["val_accuracy"] = score
+    cells = {row[0].plain: row[1].plain for row in tune_sheet(COLUMN, [made]).rows}
+    assert cells["FedDyn(alpha=0.01)"] == "70.00"
+
+
 def test_nothing_was_tried() -> None:
     sheet = tune_sheet(COLUMN, [])
     assert [row[1].plain for row in sheet.rows] == ["not run"] * 5

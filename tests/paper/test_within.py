@@ -31,6 +31,28 @@ def test_what_broke_later_had_not_broken(tmp_path: Path) -> None:
     assert cut.summary.column("broke_client") == [None, 3]
 
 
+def test_rounds_of_a_run_that_broke_later_are_those_before_it_did(tmp_path: Path) -> None:
+    """It merged last in round 9 and broke in round 14: of 10 rounds all were made, of 15 thirteen."""
+    broke = {"diverged": True, "rounds": 9, "broke_round": 14, "broke_slot": 2}
+    study = recorded(tmp_path, [run("FedAvg", 0, 0.1) | broke], rows=curve("FedAvg", 0, {9: 0.4}), rounds=20)
+    assert [within(study, 10, beyond).summary[0]["rounds"] for beyond in (1.0, 1.5)] == [10, 13]
+    assert within(study, 10).summary[0]["broke_slot"] is None
+
+
+def test_one_that_broke_in_the_last_round_had_broken(tmp_path: Path) -> None:
+    broke = {"diverged": True, "rounds": 9, "broke_round": 10}
+    rows = curve("FedAvg", 0, {9: 0.4})
+    cut = within(recorded(tmp_path, [run("FedAvg", 0, 0.1) | broke], rows=rows, rounds=20), 10)
+    assert (cut.summary[0]["diverged"], cut.summary[0]["rounds"]) == (True, 9)
+
+
+def test_what_nobody_measured_then_is_not_known(tmp_path: Path) -> None:
+    later = {"rounds": 20, "final": 0.9, "full_test": 0.9, "worst_clients": 0.8}
+    made = [run("FedAvg", 0, 0.9) | later]
+    [row] = within(recorded(tmp_path, made, rows=curve("FedAvg", 0, {5: 0.3}), rounds=20), 10).summary
+    assert [row[name] for name in ("final", "full_test", "worst_clients")] == [None] * 3
+
+
 def test_what_cannot_be_cut_stays(tmp_path: Path) -> None:
     made = [run("FedAvg", 0, 0.9) | {"rounds": 20}]
     bare = recorded(tmp_path, made, rounds=20)

@@ -24,6 +24,7 @@ from fedskip.input.errors import InputError, said
 
 WINDOW = 80  # characters a model sees; the target is the one that follows
 GAP = WINDOW - 1  # windows left out between train and test, so that their inputs share no character
+LOOKED_AT = 20_000  # of 356,921 test windows, while training
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 UNKNOWN = len(VOCABULARY) - 1  # LEAF's find() gives -1, which its one-hot wraps to the last symbol
 
@@ -103,7 +104,7 @@ def load(train_fraction: float = 0.9) -> Dataset:
             "clients": len(start),
             "cohort": 10,
             "rounds": 200,
-            "eval_samples": 20_000,  # of 356,921 test windows, while training
+            "eval_samples": LOOKED_AT,
         },
     )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from fedskip.paper import intervals
 from fedskip.paper.columns import BASELINE, Column
-from fedskip.paper.remarks import labelled, length, lost, other, precision, remarks, seeds, span
+from fedskip.paper.remarks import labelled, length, lost, noted, other, precision, remarks, seeds, span
+from fedskip.paper.strongest import strongest
 from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.canvas import finish, new_axes
@@ -25,6 +25,7 @@ METRIC = units.ACCURACY
 SKIPPING = [f"FedSkip-{period}" for period in (3, 5, 7, 10)]
 PAPER = "#d55e00"  # its colour
 SHOWN = {"best": "best", "last": "last", "mean_tail": "tail"}
+SCORES = {shown: score for score, shown in SHOWN.items()}
 
 
 def named(score: str) -> str:
@@ -84,12 +85,10 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
     for column in columns:
         runs = column.runs(studies)
         headers += [column.name, "paper"]
-        means = {name: fmean(mine) for name, found in runs.items() if (mine := known(found, score))}
-        best = max(means.values(), default=0.0)
+        best = strongest(runs, score) if sum(map(bool, runs.values())) > 1 else None
         for name in names:
             text = cell(column, runs.get(name), score, column.seeds(runs))
-            ahead = name in means and means[name] == best and len(means) > 1
-            rows[name] += [Text(text, BEST if ahead else ""), Text(published(column, name))]
+            rows[name] += [Text(text, BEST if name == best else ""), Text(published(column, name))]
         small += [Text(short(column, studies)), Text("")]
     title = f"{table}, {named(score)} test accuracy in %"
     return Sheet(title, headers, 1, [*rows.values(), *[small] * any(cell.plain for cell in small[1:])])
@@ -101,11 +100,9 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
     for column, gained in gains(columns, studies, score).items():
         runs = column.runs(studies)
         base, compared = runs[BASELINE], [row for name in (BASELINE, *SKIPPING) for row in runs[name]]
-        cells = [seeds([len(base)], column.seeds(runs)), scores(base, score)]
+        cells = [seeds([len(base)], column.seeds(runs)), noted(scores(base, score), lost(column, base))]
         for name, ours in gained.items():
-            said, some = shown_gain(ours), 0 < ours.seeds < len(base) and not ours.missing
-            said += f" at {ours.seeds} of {len(base)} seeds" * some
-            cells.append(f"{said}; paper {published_gain(column, name)}")
+            cells.append(f"{shown_gain(ours, len(base))}; paper {published_gain(column, name)}")
         rows.append([Text(labelled(column, compared)), *map(Text, cells)])
     return Sheet(
         f"gain over {BASELINE} in points, by {SHOWN[score]}",
@@ -128,7 +125,7 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
     axes.plot([], [], "D", fillstyle="none", color=PAPER, label="the paper")
     intervals.fit(axes)
     axes.set_xlabel(f"gain over {BASELINE} (points of test accuracy)")
-    missing = any(ours.missing for gained in found.values() for ours in gained.values())
+    missing = any(ours.missing or ours.unmatched for gained in found.values() for ours in gained.values())
     notes = [f"by {SHOWN[score]}, {intervals.NOTE}", *["none where a run diverged"] * missing]
     return finish(axes, "What skipping gains", notes)
 
@@ -162,28 +159,27 @@ def cell(column: Column, runs: Sequence[Row] | None, score: str, of: int = 0) ->
     if not runs:
         return "not run"
     notes = remarks(column, runs, of)
-    said = scores(runs, score) if known(runs, score) or not notes else ""
-    return f"{said} ({', '.join(notes)})".strip() if notes else said
+    return noted(scores(runs, score) if known(runs, score) or not notes else "", notes)
 
 
 def short(column: Column, studies: Sequence[Results]) -> str:
-    """How many clients `local.small_clients: short` concerned, of how many; nothing where nobody noted it.
+    """How many clients `local.small_clients: short` concerned, of how many; nothing where there are no runs.
 
     Where seeds differ, the fewest and the most.
     """
+    settings = [setting for part in column.parts(studies) for setting in part.settings]
     found = [
         (number, setting.divisions[seed]["clients"])
-        for part in column.parts(studies)
-        for setting in part.settings
+        for setting in settings
         for seed, number in setting.short.items()
     ]
-    return " of ".join(map(span, zip(*found, strict=True)))
+    return " of ".join(map(span, zip(*found, strict=True))) if found else "not noted" * bool(settings)
 
 
 def some_short(column: Column, studies: Sequence[Results]) -> str:
-    """The same, where there are any."""
+    """The same, where there are any, as far as it was noted."""
     number = short(column, studies)
-    return "" if number.startswith("0 of ") else number
+    return "" if number.startswith(("0 of ", "not noted")) else number
 
 
 def scores(runs: Sequence[Row], score: str) -> str:
@@ -191,9 +187,9 @@ def scores(runs: Sequence[Row], score: str) -> str:
     return units.scores(known(runs, score), METRIC)
 
 
-def gain(runs: Sequence[Row], others: Sequence[Row], score: str) -> str:
-    """What runs gain over others, paired by seed."""
-    return shown_gain(apart(runs, others, score))
+def gain(runs: Sequence[Row], others: Sequence[Row], score: str, of: int = 0) -> str:
+    """What runs gain over others, paired by seed; `of`: the seeds that there should be."""
+    return shown_gain(apart(runs, others, score), of)
 
 
 def known(runs: Sequence[Row], score: str) -> list[float]:
@@ -209,12 +205,22 @@ def apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
     return difference(mine, theirs)
 
 
-def shown_gain(found: Difference) -> str:
-    """In points, with Student's 95 % interval."""
+def shown_gain(found: Difference, of: int = 0) -> str:
+    """In points, with Student's 95 % interval; at how many seeds, where some have nothing to compare with.
+
+    `of`: the seeds that there should be.
+
+    >>> shown_gain(Difference(2, 0.03, 0.01, 0.05, 2, 0, unmatched=1))
+    '+3.00 (+1.00 to +5.00) at 2 of 3 seeds'
+    """
     if found.mean is None or found.missing:
         return units.NONE
     mean, low, high = (units.difference(value, METRIC) for value in (found.mean, found.low, found.high))
-    return f"{mean} ({low} to {high})" if found.low is not None else mean
+    said, of = (
+        f"{mean} ({low} to {high})" if found.low is not None else mean,
+        max(of, found.seeds + found.unmatched),
+    )
+    return f"{said} at {found.seeds} of {of} seeds" if found.seeds < of else said
 
 
 def published(column: Column, name: str) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fedskip.paper.beside import METRIC, SKIPPING, named, shown_gain
 from fedskip.paper.columns import BASELINE, Column
-from fedskip.paper.remarks import labelled, seeds
+from fedskip.paper.remarks import labelled, lost, noted, other, seeds
 from fedskip.records.history import TAIL
 from fedskip.records.table import Row, Table
 from fedskip.report import units
@@ -49,11 +49,10 @@ def uneven(
     found = {}
     for column, results in _held(columns, studies).items():
         about = results.compared[0]
-        scores = results.scores(about.name, BASELINE, score).values()
-        runs = results.histories(about.name, BASELINE)
-        drifts = ([tail(run, key, about.rounds) for run in runs] for key in ("drift_mean", "drift_broadcast"))
-        mean, broadcast = ([drift for drift in each if drift is not None] for each in drifts)
-        found[column] = Uneven(len(runs), [s for s in scores if s is not None], mean, broadcast)
+        drifts = [tails(results, BASELINE, key) for key in ("drift_mean", "drift_broadcast")]
+        by_seed = [results.scores(about.name, BASELINE, score), *drifts]
+        known = [[value for value in each.values() if value is not None] for each in by_seed]
+        found[column] = Uneven(len(drifts[0]), *known)
     return found
 
 
@@ -65,7 +64,8 @@ def uneven_sheet(columns: Sequence[Column], studies: Sequence[Results], score: s
         runs = {BASELINE: column.runs(studies)[BASELINE]}
         counted = seeds([seen.seeds], column.seeds(runs))
         cells = [counted, units.scores(seen.accuracy, METRIC), *drifts]
-        rows.append([Text(labelled(column, runs[BASELINE])), *map(Text, cells)])
+        label = noted(column.name, [*other(column, runs[BASELINE]), *lost(column, runs[BASELINE])])
+        rows.append([Text(label), *map(Text, cells)])
     headers = ["column", "seeds", f"{named(score)} accuracy"]
     headers += ["drift from the mean", "drift from the model sent out"]
     return Sheet(f"{BASELINE}, drift over the last {TAIL:.0%} of the rounds", headers, 1, rows)
@@ -94,9 +94,7 @@ def fewest(merges: Mapping[str, float]) -> str | None:
 
 def slot_scores(results: Results, label: str) -> dict[int, float | None]:
     """The accuracy of single slots before they merge, over the last rounds, by seed."""
-    about = results.compared[0]
-    runs = results.histories(about.name, label)
-    return {run[0]["seed"]: tail(run, "slot_accuracy", about.rounds) for run in runs}
+    return tails(results, label, "slot_accuracy")
 
 
 def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
@@ -114,7 +112,8 @@ def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
             slots = [score for score in known.values() if score is not None]
             cells = [units.scores(slots, METRIC), gain, units.scores(merged, METRIC)]
             called = labelled(column, results.summary) if label == BASELINE else ""
-            rows.append([Text(called), Text(label), *map(Text, cells)])
+            of_label = noted(label, lost(column, results.summary.where(method=label)))
+            rows.append([Text(called), Text(of_label), *map(Text, cells)])
     headers = ["column", "method", "single slots", f"gain over {BASELINE}", "after the merge"]
     return Sheet(f"slots before a merge, over the last {TAIL:.0%} of the rounds", headers, 2, rows)
 
@@ -146,6 +145,14 @@ def at(run: Row, history: Sequence[Row], rounds: int) -> float | None:
     """A run's accuracy at the last merge up to a round; None before the first, and past the run's end."""
     known = [row["test_accuracy"] for row in history if row["round"] <= rounds]
     return known[-1] if known and _came(run) >= rounds else None
+
+
+def tails(results: Results, label: str, key: str) -> dict[int, float | None]:
+    """The mean of a method's `key` over the last rounds, by seed; None where a run diverged."""
+    about = results.compared[0]
+    broken = results.summary.where(method=label, diverged=True).column("run")
+    runs = results.histories(about.name, label)
+    return {run[0]["seed"]: None if run[0]["run"] in broken else tail(run, key, about.rounds) for run in runs}
 
 
 def tail(run: Table, key: str, rounds: int) -> float | None:

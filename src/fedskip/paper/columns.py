@@ -5,12 +5,14 @@
 
 import csv
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedskip.data.shakespeare import LOOKED_AT
 from fedskip.engine.local import Local
 from fedskip.methods import Method
 from fedskip.methods.grammar import label_among, parse_many, text
@@ -18,7 +20,7 @@ from fedskip.paper.within import within
 from fedskip.records.table import Row, Table
 from fedskip.report.recorded import About
 from fedskip.report.results import Results
-from fedskip.report.together import together
+from fedskip.report.together import alike, together
 from fedskip.spec import Draft, Setting, build, bundled
 
 TABLES = ("table1", "table2", "table3")
@@ -27,10 +29,11 @@ CHANCE = {
     "cifar10": 0.1,
     "cifar100": 0.01,
 }  # of one answer for all, where a test set has as many of each class
+TESTED = {"shakespeare": LOOKED_AT}  # samples while training, where the data set sets them
 # keys that say how much is run or measured, not what
 FREE = {
-    "name", "methods", "seeds", "rounds", "of_rounds", "of_seeds", "note", "eval_samples", "slot_accuracy",
-    "client_accuracy", "target", "reference",
+    "name", "methods", "seeds", "rounds", "of_rounds", "of_seeds", "note", "slot_accuracy", "client_accuracy",
+    "target", "reference",
 }  # fmt: skip
 USUAL = ("fp32", "tf32")  # precisions that need no word, unless a study sets one
 
@@ -84,6 +87,7 @@ class Column:
     def is_of(self, setting: About) -> bool:
         """Whether a setting is this one, but for its methods, seeds and rounds."""
         defaults: dict[str, Any] = {one.name: one.default for one in dataclasses.fields(Setting)}
+        defaults["eval_samples"] = TESTED.get(self.draft.keys["data"]["name"])
         wanted = {key: value for key, value in (defaults | dict(self.draft.keys)).items() if key not in FREE}
         wanted["local"] = dataclasses.asdict(Local(**wanted["local"]))
         for key, value in wanted.items():
@@ -118,27 +122,44 @@ class Column:
 
     def runs(self, studies: Sequence[Results]) -> dict[str, list[Row]]:
         """The runs of each method; every seed once, by the one that is nearest to what the column asks."""
-        found: dict[str, dict[int, Row]] = {name: {} for name in self.methods}
-        for part in self.parts(studies):
-            for row in part.summary:
-                seeds = found[row["method"]]
-                known = seeds.get(row["seed"])
-                if known is None or self._worth(known) < self._worth(row):
-                    seeds[row["seed"]] = row
+        found = self._chosen(self.parts(studies), self.rounds)
         return {name: [seeds[seed] for seed in sorted(seeds)] for name, seeds in found.items()}
 
     def results(self, studies: Sequence[Results], beyond: float = 1.0) -> Results | None:
-        """Its runs that have histories, as results of their own; of several lengths only the longest."""
+        """Its runs that have histories, as results of their own; of several lengths only the longest.
+
+        Of a seed the run that `runs` would take; only of one setting, as others may not stand beside it.
+        """
         found = [part for part in self.parts(studies, beyond) if part.history]
         longest = max((part.settings[0].rounds for part in found), default=0)
-        found = [part for part in found if part.settings[0].rounds == longest]
-        found.sort(key=lambda part: -max(part.summary.column("rounds")))  # of a run in two, the first counts
-        return together(found)[0] if found else None
+        of_one: list[Results] = []
+        for part in found:
+            fits = all(alike(part.settings[0], one.settings[0]) for one in of_one)
+            if part.settings[0].rounds == longest and fits:
+                of_one.append(part)
+        chosen = self._chosen(of_one, math.floor(beyond * self.rounds))
+        best = {id(row) for seeds in chosen.values() for row in seeds.values()}
+        kept = [_only(part, [row for row in part.summary if id(row) in best]) for part in of_one]
+        kept = [part for part in kept if part.summary]
+        return together(kept)[0] if kept else None
 
-    def _worth(self, run: Row) -> tuple[bool, bool, bool, int]:
-        """Whole; in the right precision; no longer; as far as it came."""
-        whole, longer = run["rounds"] >= self.rounds, run["rounds"] > self.rounds
-        return whole, self.is_usual(run), not longer, run["rounds"]
+    def _chosen(self, parts: Sequence[Results], limit: int) -> dict[str, dict[int, Row]]:
+        """Of each method and seed the run that is worth most; the first of equals."""
+        found: dict[str, dict[int, Row]] = {name: {} for name in self.methods}
+        for part in parts:
+            for row in part.summary:
+                known = found[row["method"]].setdefault(row["seed"], row)
+                if self._worth(known, limit) < self._worth(row, limit):
+                    found[row["method"]][row["seed"]] = row
+        return found
+
+    def _worth(self, run: Row, limit: int) -> tuple[bool, bool, bool, bool, int]:
+        """Whole; in the right precision; no longer than the limit; diverged; as far as it came.
+
+        One that diverged is whole: a second try that did not takes nothing back.
+        """
+        came = max(run["rounds"], limit) if run["diverged"] else run["rounds"]
+        return came >= self.rounds, self.is_usual(run), came <= limit, run["diverged"], came
 
     def _called(self, setting: About) -> dict[str, tuple[str, Method]]:
         """The column's methods that a setting has, by their labels there, and how the paper calls them."""
@@ -148,6 +169,14 @@ class Column:
             return {}
         names = {method: name for name, method in self.methods.items()}
         return {label_among(m, methods): (names[m], m) for m in methods if m in names}
+
+
+def _only(study: Results, runs: Sequence[Row]) -> Results:
+    """Some runs of a study, and their histories."""
+    names = {row["run"] for row in runs}
+    history = [row for row in study.history if row["run"] in names]
+    tables = Table(study.history.columns, history), Table(study.summary.columns, runs)
+    return replace(study, history=tables[0], summary=tables[1])
 
 
 def _renamed(table: Table, setting: str, names: Mapping[str, str]) -> Table:

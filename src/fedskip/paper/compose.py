@@ -65,7 +65,7 @@ def compose_figure(column: Column, studies: Sequence[Results], score: str = "mea
 
 def _note(runs: Mapping[str, Sequence[Row]], best: str | None, score: str) -> str:
     """Who is strongest of all, and who of those that skip."""
-    second = strongest(skipping(runs), score)
+    second = strongest(runs, score, skipping(runs))
     if best is None or second is None:
         return ""
     said = f"The strongest is {best}" + ("" if best == second else f"; of those that skip, {second}")

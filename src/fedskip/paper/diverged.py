@@ -33,15 +33,20 @@ DIVERGED = (
 
 
 def diverged(studies: Sequence[Results], out: Path) -> list[RenderableType]:
-    """Write `diverged.csv`: a row for each run that diverged."""
-    rows: dict[tuple[Path, str], Row] = {}
+    """Write `diverged.csv`: a row for each run that diverged.
+
+    A run may be of several settings, and may have been made in several folders.
+    """
+    rows: dict[tuple[str, str, int], Row] = {}
+    told: set[tuple[Path, str]] = set()
     unknown: dict[str, None] = {}
     for name, column in settings().items():
         for part in column.parts(studies):
             for run in part.summary:
-                if run["diverged"] and (part.out, run["run"]) not in rows:  # it may be of several settings
+                if run["diverged"] and (part.out, run["run"]) not in told:
+                    told.add((part.out, run["run"]))
                     found = _lost(run, part.settings[0], column.methods[run["method"]])
-                    rows[part.out, run["run"]] = {"setting": name} | found
+                    rows.setdefault((name, run["method"], run["seed"]), {"setting": name} | found)
                     if run.get("broke_client") is not None and "size" not in found:
                         unknown[f"no sizes of {name}: {undealt(part.settings[0])}"] = None
     table = Table(DIVERGED, rows.values())

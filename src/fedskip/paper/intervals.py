@@ -20,9 +20,11 @@ Row = Mapping[str, Difference]  # by the name of a method, which has its colour
 
 def draw(axes: Axes, rows: Mapping[str, Row]) -> None:
     """Draw rows of differences, in points, one below another under their names."""
+    told = set[str]()  # a name is in the legend from where it is first drawn
     for number, row in enumerate(rows.values()):
         for name, y, found in _lines(number, row):
-            _mark(axes, name, y, found, label=name if not number else None)
+            _mark(axes, name, y, found, label=None if name in told else name)
+            told.add(name)
     axes.axvline(0, color=GREY, linewidth=1)
     axes.set_yticks(range(len(rows)), list(rows))
     axes.invert_yaxis()
@@ -40,9 +42,9 @@ def heights(number: int, names: Sequence[str]) -> dict[str, float]:
 
 
 def _lines(number: int, row: Row) -> Iterator[tuple[str, float, Difference]]:
-    """What there is to draw: nothing where a run diverged."""
+    """What there is to draw: nothing where a run diverged, of either method."""
     for name, y in heights(number, list(row)).items():
-        if row[name].mean is not None and not row[name].missing:
+        if row[name].mean is not None and not row[name].missing and not row[name].unmatched:
             yield name, y, row[name]
 
 

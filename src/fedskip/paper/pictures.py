@@ -13,7 +13,7 @@ from fedskip.paper import compose
 from fedskip.paper.beside import cell, known, named, some_short
 from fedskip.paper.claims import Uneven, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column, settings
-from fedskip.paper.remarks import other, seeds
+from fedskip.paper.remarks import lost, other, seeds
 from fedskip.records.history import TAIL
 from fedskip.records.table import Row
 from fedskip.report.canvas import finish, new_axes
@@ -52,6 +52,8 @@ def fig1(studies: Sequence[Results], score: str = "mean_tail") -> Axes:
     note = "mean ± standard deviation over seeds"
     missing = ", ".join(beta(column) for column in columns if column not in seen)
     notes = [f"over the last {TAIL:.0%} of the rounds", *_less({one: [BASELINE] for one in columns}, studies)]
+    gone = {column.name: lost(column, column.runs(studies)[BASELINE]) for column in seen}
+    notes += [f"{name}: {', '.join(said)}" for name, said in gone.items() if said]
     notes += [f"not run: {missing}"] * bool(missing)
     finish(right, "and its drift", notes)
     right.legend(fontsize=8, frameon=False)

@@ -6,6 +6,15 @@ from fedskip.paper.columns import Column
 from fedskip.records.table import Row
 
 
+def noted(text: str, said: Sequence[str]) -> str:
+    """A text, and in brackets what has to be said of it.
+
+    >>> noted("50.00", ["1 of 3 diverged"]), noted("50.00", [])
+    ('50.00 (1 of 3 diverged)', '50.00')
+    """
+    return f"{text} ({', '.join(said)})".strip() if said else text
+
+
 def remarks(column: Column, runs: Sequence[Row], of: int = 0) -> list[str]:
     """All that is to be said of the runs of one method; `of`: the seeds that it should have."""
     said = [f"{len(runs)} of {of} seeds"] * (0 < len(runs) < of)
@@ -58,8 +67,7 @@ def other(column: Column, runs: Sequence[Row]) -> list[str]:
 
 def labelled(column: Column, runs: Sequence[Row]) -> str:
     """The name of a column, and in brackets what makes its runs other than the paper's."""
-    said = other(column, runs)
-    return f"{column.name} ({', '.join(said)})" if said else column.name
+    return noted(column.name, other(column, runs))
 
 
 def span(values: Iterable[int]) -> str:

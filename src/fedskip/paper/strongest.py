@@ -1,15 +1,21 @@
 """Which method is the strongest, where not all have the same seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from statistics import fmean
 
 from fedskip.records.table import Row
 
 
-def strongest(runs: Mapping[str, Sequence[Row]], score: str = "mean_tail") -> str | None:
-    """The method with the highest mean over the seeds that all have, among those of which no run diverged."""
+def strongest(
+    runs: Mapping[str, Sequence[Row]], score: str = "mean_tail", among: Container[str] | None = None
+) -> str | None:
+    """The method with the highest mean over the seeds that all have, among those of which no run diverged.
+
+    `among`: only these are asked for; the seeds stay those that all have.
+    """
     whole, shared = _whole(runs, score), shared_seeds(runs, score)
-    means = {name: fmean(scores[seed] for seed in shared) for name, scores in whole.items() if shared}
+    asked = whole if among is None else {name: whole[name] for name in whole if name in among}
+    means = {name: fmean(scores[seed] for seed in shared) for name, scores in asked.items() if shared}
     return max(means, key=means.__getitem__, default=None)
 
 

@@ -44,7 +44,8 @@ def table4(studies: Sequence[Results], out: Path | None, whole: bool = True) -> 
                 shown.append(_sheet(name, column, "best", ()))
             continue
         for score, table in found.items():
-            rows += [{"column": name, "of": score} | row for row in table]
+            paper = {"paper_rounds": column.rounds, "paper_seeds": len(column.draft.keys["seeds"])}
+            rows += [{"column": name, "of": score} | row | paper for row in table]
             shown.append(_sheet(name, column, score, table))
     if rows and out is not None:
         write_text(out / "table4.csv", Table(rows[0], rows).csv())
@@ -125,11 +126,11 @@ def _less(column: Column, found: Sequence[Row]) -> list[str]:
 
 
 def _broken(results: Results, method: str, goals: Mapping[int, float | None]) -> int:
-    """How many runs diverged before they reached their goals."""
+    """How many runs diverged before they reached their goals; where FedAvg diverged there is none."""
     histories = {run[0]["run"]: run for run in results.histories(results.compared[0].name, method)}
     lost = results.summary.where(method=method, diverged=True)
     known = [(histories.get(run["run"], ()), goals.get(run["seed"])) for run in lost]
-    return sum(goal is None or first_at(history, goal) is None for history, goal in known)
+    return sum(goal is not None and first_at(history, goal) is None for history, goal in known)
 
 
 def _cells(row: Row) -> list[str]:

@@ -23,20 +23,19 @@ def within(study: Results, rounds: int, beyond: float = 1.0) -> Results:
     for row in study.history:
         runs.setdefault(row["run"], []).append(row)
     rows = [
-        row | _stood(row, runs[row["run"]], rounds) | {"rounds": min(row["rounds"], limit)}
-        if row["run"] in runs
-        else row
+        row | _stood(row, runs[row["run"]], rounds, limit) if row["run"] in runs else row
         for row in study.summary
     ]
     about = replace(setting, keys=setting.keys | {"rounds": rounds})
     return replace(study, history=history, summary=Table(study.summary.columns, rows), settings=(about,))
 
 
-def _stood(run: Row, history: Sequence[Row], rounds: int) -> Row:
+def _stood(run: Row, history: Sequence[Row], rounds: int, limit: int) -> Row:
     """What of a run's summary was different after fewer rounds; bytes are those up to the last merge."""
     now = summarise([row for row in history if row["round"] <= rounds], rounds=rounds)
-    now |= {"final": None, "full_test": None}  # nobody looked
-    broke = run.get("broke_round") or history[-1]["round"] + 1
+    now |= {"final": None, "full_test": None, "worst_clients": None}  # nobody looked
+    came, broke = run["rounds"], run.get("broke_round") or history[-1]["round"] + 1
     if run["diverged"] and broke > rounds:
-        now |= {"diverged": False, "broke_round": None, "broke_client": None}
-    return now
+        now |= {"diverged": False, "broke_round": None, "broke_client": None, "broke_slot": None}
+        came = broke - 1  # its rounds are those of its last merge
+    return now | {"rounds": min(came, limit)}

@@ -28,6 +28,7 @@ class Difference:
     wins: int  # seeds at which it is better; one that has no score has lost
     losses: int
     missing: int = 0  # seeds at which only the other has a score: its own run diverged
+    unmatched: int = 0  # seeds at which the other has none: there is nothing to compare with
     better: int = 1  # the sign of a difference for the better
 
     @property
@@ -55,6 +56,7 @@ def difference(
         wins=sum(better * d > 0 for d in found) + sum(b is None and a is not None for a, b in pairs),
         losses=sum(better * d < 0 for d in found) + sum(a is None and b is not None for a, b in pairs),
         missing=sum(a is None and b is not None for a, b in pairs),
+        unmatched=sum(b is None for _, b in pairs),
         better=better,
     )
 
