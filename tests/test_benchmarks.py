@@ -1,7 +1,8 @@
-"""Benchmarks whose numbers stand in docs/results: single visits, and the weights that FedNova gives."""
+"""Benchmarks whose numbers stand in docs/results: single visits, FedNova's weights, SYNTHETIC's sigmoid."""
 
 from __future__ import annotations
 
+import csv
 import runpy
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,15 @@ def test_fednovas_weights_are_those_of_its_merge() -> None:
     moved = float(FedNova().merge({}, x, w, sizes / sizes.sum(), a).evaluated)
     assert script["weights"](prepared, run, 1) == pytest.approx(moved, rel=1e-3)
     assert moved > 1.1
+
+
+def test_the_sigmoid_leads_away_from_the_rule_of_the_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one epoch, to a lower loss; the rule's own score is the one that the committed file has."""
+    script = runpy.run_path(str(BENCHMARKS / "sigmoid.py"))
+    monkeypatch.setitem(script["rows"].__globals__, "EPOCHS", 1)
+    before, after = script["rows"](0, "rule", sigmoid=True)
+    assert float(after["train_loss"]) < float(before["train_loss"])
+    assert float(after["test_accuracy"]) < float(before["test_accuracy"]) - 0.04
+    with (BENCHMARKS / "results" / "sigmoid.csv").open(encoding="utf-8", newline="") as file:
+        kept = [row for row in csv.DictReader(file) if (row["start"], row["epoch"]) == ("rule", "0")]
+    assert {row["test_accuracy"] for row in kept if row["seed"] == "0"} == {before["test_accuracy"]}

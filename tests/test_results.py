@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,7 +26,9 @@ from fedskip.paper.columns import Column, settings
 from fedskip.paper.table4 import reached
 from fedskip.records.table import Table
 from fedskip.report.results import Results
+from fedskip.report.sheet import BEST
 from fedskip.spec import Draft, Tree, assigned, build
+from studies import of_cifar10
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "docs" / "results" / "write.py"
@@ -173,6 +176,59 @@ def test_verdicts_follow_from_intervals(name: str, said: str) -> None:
     assert script["prose"].value(name, script["studies"]()) == said
 
 
+BROKEN = settings()["table2/cifar10-beta0.5"]
+
+
+def broken_fedavg(tmp_path: Path) -> Results:
+    """FedAvg diverged in round 190 of its second seed; FedProx has two seeds."""
+    scores = {"FedAvg": [0.6, 0.9, 0.6], "FedSkip-3": [0.7] * 3, "FedSkip-5": [0.7] * 3, "FedProx": [0.5] * 2}
+    held = of_cifar10(tmp_path, "fedavg, fedskip(period=[3, 5]), fedprox", scores)
+    for row in held.summary.where(method="FedAvg", seed=1):
+        row |= {"diverged": True, "broke_round": 190}
+    return held
+
+
+def test_a_seed_at_which_fedavg_diverged_has_nothing_to_reach(tmp_path: Path) -> None:
+    """FedSkip-3 is there at its second merge; at seed 1 FedAvg was better before it broke."""
+    evidence, held = loaded()["evidence"], BROKEN.results([broken_fedavg(tmp_path)])
+    for method, score in (("FedSkip-3", "best"), ("FedAvg", "last")):
+        assert evidence.merges(held, method, score) == {0: 2, 2: 2}
+
+
+def test_gaps_say_at_how_many_seeds_and_verdicts_want_all(tmp_path: Path) -> None:
+    script, held = loaded(), [broken_fedavg(tmp_path)]
+    gained = "+10.00 (+10.00 to +10.00)"
+    [row] = script["evidence"].headline([BROKEN], held).rows
+    assert [cell.plain for cell in row[1:3]] == ["3", f"{gained} at 2 of 3 seeds"]
+    [row] = script["evidence"].rival_gaps([BROKEN], held).rows
+    assert row[2].plain == "+20.00 (+20.00 to +20.00) at 2 of 3 seeds"
+    early = script["evidence"].early_gaps([BROKEN], held, [200]).rows
+    assert early[1][2].plain == f"{gained}, 2 of 3 seeds"
+    assert script["prose"].value("above:best:table2/cifar10-beta0.5", held) == "no Δ"
+
+
+def test_no_method_is_ahead_by_the_seeds_that_are_left(tmp_path: Path) -> None:
+    study = of_cifar10(tmp_path, "fedavg, median", {"FedAvg": [0.9, 0.9], "Median": [0.5, 0.5]})
+    for row in study.summary.where(method="FedAvg", seed=1):
+        row |= {"diverged": True}
+    rows = loaded()["poison"].poison_sheet([replace(study, name="poison")]).rows
+    assert [row[0].plain for row in rows if row[1].style == BEST] == ["Median"]
+
+
+def test_the_first_seed_is_the_lowest(tmp_path: Path) -> None:
+    held = of_cifar10(tmp_path, "fedavg", {"FedAvg": [0.5, 0.6]})
+    turned = replace(held, history=Table(held.history.columns, [*held.history][::-1]))
+    assert [*loaded()["evidence"].histories(turned, "FedAvg")] == [0, 1]
+
+
+def test_seeds_of_which_no_weights_are_known_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nova, held = loaded()["nova"], of_cifar10(tmp_path, "fednova", {"FedNova": [0.5, 0.6]})
+    monkeypatch.setattr(nova, "sums", lambda name: {(0, 200): 2.0})
+    assert nova.summed("table2/cifar10-beta0.5:falls", [held]) == "2.00 to 2.00"
+
+
 def test_the_sizes_of_clients_in_the_errata(capsys: pytest.CaptureFixture[str]) -> None:
     """Its code prints what its table says."""
     text = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
@@ -189,8 +245,9 @@ def test_the_sizes_of_clients_in_the_errata(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-@pytest.mark.parametrize("name", ["evidence", "runs", "theory"])
-def test_examples_of_the_scripts(name: str) -> None:
+@pytest.mark.parametrize("name", ["evidence", "nova", "runs", "theory", "verdicts"])
+def test_examples_of_the_scripts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     found = importlib.util.spec_from_file_location(f"results_{name}", SCRIPT.parent / f"{name}.py")
     assert found is not None
     assert found.loader is not None

@@ -1,23 +1,16 @@
 """What a curious client learns, from benchmarks/results/audit-femnist.csv."""
 
-import csv
-from pathlib import Path
-
+from files import BENCHMARKS, lines
 from rich.text import Text
 
 from fedskip.report.sheet import Sheet
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "results" / "audit-femnist.csv"
-
-
-def lines() -> list[dict[str, str]]:
-    with FILE.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+FILE = f"{BENCHMARKS}/audit-femnist"
 
 
 def audit_sheet() -> Sheet:
     """AUC by method and by how many visits ago a client had the model."""
-    found = lines()
+    found = lines(FILE)
     back = list(dict.fromkeys(line["ago"] for line in found))
     headers = ["method", *(f"{ago} ago" for ago in back), "found at 1 % false", "accuracy"]
     rows = []
@@ -31,11 +24,11 @@ def audit_sheet() -> Sheet:
 
 def error() -> str:
     """The largest standard error of an AUC, over visits."""
-    return f"{max(float(line['spread']) / float(line['visits']) ** 0.5 for line in lines()):.3f}"
+    return f"{max(float(line['spread']) / float(line['visits']) ** 0.5 for line in lines(FILE)):.3f}"
 
 
 def audited(name: str) -> str:
     """METHOD:COLUMN of the client who had the model just before; METHOD is its AUC, with _ for spaces."""
     method, _, column = name.replace("_", " ").partition(":")
-    [line] = [one for one in lines() if one["method"] == method and one["ago"] == "1"]
+    [line] = [one for one in lines(FILE) if one["method"] == method and one["ago"] == "1"]
     return f"{float(line[column or 'auc']):.3f}"

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fedskip.federation.server import draw_cohort
 from fedskip.paper.beside import METRIC, SKIPPING, gain, published_gain
-from fedskip.paper.claims import EARLY, at, fewest, tail, uneven, uneven_sheet
+from fedskip.paper.claims import EARLY, at, fewest, tails, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column, settings
 from fedskip.paper.pictures import beta, fig1_columns
 from fedskip.paper.table4 import reached
@@ -32,8 +32,9 @@ def headline(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
     for column in columns:
         runs = column.runs(kept)
         if runs[BASELINE] and runs[FIXED]:
-            gains = [gain(runs[FIXED], runs[BASELINE], score) for score in ("best", "last", "mean_tail")]
-            cells = [str(len(runs[BASELINE])), *gains, published_gain(column, FIXED)]
+            pair, of = (runs[FIXED], runs[BASELINE]), len(runs[BASELINE])
+            gains = [gain(*pair, score, of) for score in ("best", "last", "mean_tail")]
+            cells = [str(of), *gains, published_gain(column, FIXED)]
             rows.append([Text(column.name), *map(Text, cells)])
     headers = ["column", "seeds", "gain in best", "in last", "in tail", "paper's gain"]
     return Sheet(f"{FIXED} against {BASELINE}", headers, 1, rows)
@@ -55,10 +56,10 @@ def uneven_gaps(kept: Sequence[Results]) -> Sheet:
     assert beta(even) == "IID"
     keys = ("test_accuracy", "drift_mean", "drift_broadcast")
     held = {column: column.results(kept) for column in (*columns, even)}
-    level = [tails(held[even], key) for key in keys]
+    level = [_fedavgs(held[even], key) for key in keys]
     rows = []
     for column in columns:
-        found = [difference(tails(held[column], key), base) for key, base in zip(keys, level, strict=True)]
+        found = [difference(_fedavgs(held[column], k), base) for k, base in zip(keys, level, strict=True)]
         cells = [str(found[0].seeds), points(found[0]), *(plain(one, 1) for one in found[1:])]
         rows.append([Text(beta(column)), *map(Text, cells)])
     headers = ["β", "seeds", "accuracy, less IID's", "drift from the mean", "drift from the model sent out"]
@@ -70,7 +71,7 @@ def uneven_steps(kept: Sequence[Results]) -> Sheet:
     columns = [*uneven(fig1_columns(), kept)]
     keys, rows = ("test_accuracy", "drift_mean", "drift_broadcast"), []
     for column, larger in pairwise(columns):
-        found = [difference(*(tails(one.results(kept), key) for one in (larger, column))) for key in keys]
+        found = [difference(*(_fedavgs(one.results(kept), k) for one in (larger, column))) for k in keys]
         cells = [str(found[0].seeds), points(found[0]), *(plain(one, 1) for one in found[1:])]
         rows.append([Text(f"{beta(column)} to {beta(larger)}"), *map(Text, cells)])
     headers = ["β", "seeds", "accuracy", "drift from the mean", "drift from the model sent out"]
@@ -115,8 +116,9 @@ def rival_gaps(columns: Sequence[Column], kept: Sequence[Results], score: str = 
     rows, rivals = [], ("FedProx", "SCAFFOLD", "MOON", "FedNova", "FedDyn")
     for column in columns:
         runs = column.runs(kept)
-        cells = [gain(runs[FIXED], runs[name], score) if runs.get(name) else "not run" for name in rivals]
-        rows.append([Text(column.name), Text(str(len(runs[FIXED]))), *map(Text, cells)])
+        mine, of = runs[FIXED], len(runs[FIXED])
+        cells = [gain(mine, runs[name], score, of) if runs.get(name) else "not run" for name in rivals]
+        rows.append([Text(column.name), Text(str(of)), *map(Text, cells)])
     return Sheet(f"{FIXED} less its rivals", ["column", "seeds", *rivals], 1, rows)
 
 
@@ -144,12 +146,18 @@ def reach_cell(row: Mapping[str, float]) -> str:
 
 
 def merges(held: Results | None, method: str, score: str = "best") -> Seeds:
-    """Merges until FedAvg's best or its last at the same seed; None where it is not reached."""
-    runs, found = histories(held, method), dict[int, float | None]()
-    for seed, base in sorted(histories(held, BASELINE).items()):
-        known = base.column("test_accuracy")
-        first = first_at(runs.get(seed, ()), max(known) if score == "best" else known[-1])
-        found[seed] = first["merges"] if first else None
+    """Merges until FedAvg's best or its last at the same seed; None where it is not reached.
+
+    Where FedAvg diverged there is nothing to reach.
+    """
+    if held is None:
+        return {}
+    goals, runs = held.scores(held.compared[0].name, BASELINE, score), histories(held, method)
+    found = dict[int, float | None]()
+    for seed in histories(held, BASELINE):
+        if (goal := goals[seed]) is not None:
+            first = first_at(runs.get(seed, ()), goal)
+            found[seed] = first["merges"] if first else None
     return found
 
 
@@ -201,14 +209,14 @@ def histories(held: Results | None, method: str) -> dict[int, Table]:
     """The histories of a method in a column, by seed; nothing where none were kept."""
     if held is None or method not in held.labels():
         return {}
-    return {run[0]["seed"]: run for run in held.histories(held.compared[0].name, method)}
+    runs = {run[0]["seed"]: run for run in held.histories(held.compared[0].name, method)}
+    return dict(sorted(runs.items()))
 
 
-def tails(held: Results | None, key: str) -> Seeds:
+def _fedavgs(held: Results | None, key: str) -> Seeds:
     """The mean of FedAvg's `key` over the last rounds, by seed."""
     assert held is not None
-    rounds = held.compared[0].rounds
-    return {seed: tail(run, key, rounds) for seed, run in histories(held, BASELINE).items()}
+    return tails(held, BASELINE, key)
 
 
 def early(held: Results | None, method: str, rounds: int) -> Seeds:
@@ -238,5 +246,5 @@ def _shown(found: Difference, form: Callable[[float], str]) -> str:
     said = form(found.mean)
     if found.low is not None and found.high is not None:
         said += f" ({form(found.low)} to {form(found.high)})"
-    total = found.seeds + found.missing
-    return f"{said}, {found.seeds} of {total} seeds" if found.missing else said
+    total = found.seeds + found.missing + found.unmatched
+    return f"{said}, {found.seeds} of {total} seeds" if found.seeds < total else said

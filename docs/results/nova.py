@@ -6,6 +6,7 @@ how many of all rounds have no less than these; `rank:METHOD`: Spearman's correl
 with the change of a method's accuracy in it.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -57,15 +58,26 @@ def changes(place: str, method: str, kept: list[Results]) -> dict[Place, float]:
     }
 
 
+def ranks(values: Sequence[float]) -> np.ndarray:
+    """From the least to the most; equals share theirs.
+
+    >>> ranks([0.5, 0.7, 0.5, 0.1])
+    array([2.5, 4. , 2.5, 1. ])
+    """
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    shared: np.ndarray = counts.cumsum() - (counts - 1) / 2
+    return shared[which]
+
+
 def summed(name: str, kept: list[Results]) -> str:
     place, _, what = name.partition(":")
     seeds = {row["seed"] for row in races()[place].runs(kept)[METHOD]}
     known = {where: found for where, found in sums(place).items() if where[0] in seeds}
     kind, _, method = what.partition(":")
-    change = changes(place, method or METHOD, kept)
+    change = {w: by for w, by in changes(place, method or METHOD, kept).items() if w in known}
     if kind == "rank":
-        ranks = [np.argsort(np.argsort([of[where] for where in change])) for of in (known, change)]
-        return f"{np.corrcoef(*ranks)[0, 1]:+.2f}"
+        both = [ranks([of[where] for where in change]) for of in (known, change)]
+        return f"{np.corrcoef(*both)[0, 1]:+.2f}"
     falls = [known[where] for where in sorted(change, key=change.__getitem__)[:FALLS]]
     if kind == "falls":
         return f"{min(falls):.2f} to {max(falls):.2f}"

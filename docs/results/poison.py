@@ -3,6 +3,7 @@
 from rich.text import Text
 
 from fedskip.paper.beside import scores
+from fedskip.paper.strongest import strongest
 from fedskip.records.table import Row
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST, Sheet
@@ -21,10 +22,7 @@ def poison_sheet(kept: list[Results]) -> Sheet:
         for method in methods
     }
 
-    def mean(place: str, method: str) -> float:
-        return sum(row["mean_tail"] for row in runs[place, method])
-
-    best = {place: max(methods, key=lambda method, place=place: mean(place, method)) for place in places}
+    best = {place: strongest({method: runs[place, method] for method in methods}) for place in places}
     rows = [
         [
             Text(method),

@@ -32,7 +32,8 @@ Others are called KIND:COLUMN:
   `gains-full`: ours, of the last models on all test samples
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
-`travels:DATA:SCORE` is of Table I, `poison:SETTING:METHOD` of poison.py, `audit:METHOD` of audit.py,
+`travels:DATA:SCORE` and `cycle:DATA` are of Table I, `rule:SIGMOID:EPOCH` of benchmarks/sigmoid.py,
+`poison:SETTING:METHOD` of poison.py, `audit:METHOD` of audit.py,
 `quick:METHOD` of quickstart.py, `bench:COMMAND` and `pfl:WHO` of speed.py, `nova:COLUMN:WHAT` of nova.py,
 `above:WHAT:COLUMN` and `below:WHAT:COLUMN` of verdicts.py, `visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
 `after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
@@ -45,16 +46,17 @@ from statistics import fmean, median
 
 import verdicts
 from evidence import FALL, early, fewest_merges, histories, merges, plain, points
+from files import BENCHMARKS, lines
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
 from speed import measured, peer
-from theory import lines, seconds
+from theory import seconds
 
 from audit import audited, error
 from fedskip.paper.beside import (
     METRIC,
-    SHOWN,
+    SCORES,
     SKIPPING,
     gain,
     published,
@@ -73,7 +75,7 @@ from fedskip.report.statistics import difference
 from nova import summed
 from visits import after_one, after_single, counted, looked_at
 
-PEERS = "../../benchmarks/results/peers"
+PEERS, SIGMOID = (f"{BENCHMARKS}/{name}" for name in ("peers", "sigmoid"))
 LATE = 100  # rounds after which a method should have its level
 JUMP = 100  # times the median: what a drift has to be to be told
 
@@ -122,7 +124,7 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
     runs = column.runs(kept)
     method, other = (_found(name, runs) for name in method.partition(":")[::2])
     what, _, score = kind.partition("-")
-    words = {shown: key for key, shown in SHOWN.items()} | {"full": "full_test", "val": "best_val"}
+    words = SCORES | {"full": "full_test", "val": "best_val"}
     if kind == "method":
         return method
     if kind in words:
@@ -192,10 +194,10 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
 
 def _found(method: str, runs: dict[str, list[Row]]) -> str:
     """The method that is meant: `strongest` is whoever is."""
-    among = {"strongest": runs, "strongest-skipping": skipping(runs)}
+    among = {"strongest": None, "strongest-skipping": skipping(runs)}
     who, by = method.removesuffix("-best"), "best" if method.endswith("-best") else "mean_tail"
     if who in among:
-        return strongest(among[who], by) or "none"
+        return strongest(runs, by, among[who]) or "none"
     return next((name for name in runs if name.replace(" ", "") == method), method)
 
 
@@ -311,13 +313,11 @@ def _jumps(kept: list[Results]) -> str:
     results = columns()["table3/femnist"].results(kept)
     assert results is not None
     said = []
-    for run in sorted(
-        results.histories(results.compared[0].name, "SCAFFOLD"), key=lambda run: run[0]["seed"]
-    ):
+    for seed, run in histories(results, "SCAFFOLD").items():
         usual = median(run.column("drift_mean"))
         rounds = [row["round"] for row in run if row["drift_mean"] > JUMP * usual]
         if rounds:
-            said.append(f"seed {run[0]['seed']} in {', '.join(map(str, rounds))}")
+            said.append(f"seed {seed} in {', '.join(map(str, rounds))}")
     return "; ".join(said)
 
 
@@ -334,6 +334,25 @@ def _travels(name: str, kept: list[Results]) -> str:
         {row["seed"]: row[score] for row in column.runs(kept)["FedAvg-unmerged"]} for column in (away, home)
     ]
     return shown_gain(difference(*found))
+
+
+def _cycle(data: str, kept: list[Results]) -> str:
+    """What the travelling model of Table I has over its last cycle: as many visits as there are clients."""
+    column = columns()[f"table1/{data}-cross"]
+    runs = histories(column.results(kept), "FedAvg-unmerged").values()
+    ends = [run[-column.draft.keys["clients"] :] for run in runs]
+    return units.scores([fmean(row["test_accuracy"] for row in end) for end in ends], METRIC)
+
+
+def _from_the_rule(name: str) -> str:
+    """What training makes of the rule behind SYNTHETIC's labels, with the sigmoid (`True`) or without."""
+    sigmoid, epoch = name.split(":")
+    found = [
+        float(line["test_accuracy"])
+        for line in lines(SIGMOID)
+        if (line["start"], line["sigmoid"], line["epoch"]) == ("rule", sigmoid, epoch)
+    ]
+    return units.scores(found, METRIC)
 
 
 def _turns(kept: list[Results]) -> str:
@@ -359,6 +378,8 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "pfl": lambda name, _: peer(name),
     "poison": poisoned,
     "quick": lambda method, _: gained(method),
+    "cycle": _cycle,
+    "rule": lambda name, _: _from_the_rule(name),
     "travels": _travels,
     "above": verdicts.above,
     "below": verdicts.below,

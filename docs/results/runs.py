@@ -4,15 +4,14 @@ To add a study: its folder here, with study.yaml, summary.csv and history.csv, a
 `python docs/results/write.py`. A test compares the rows with what the folders say of themselves.
 """
 
-import csv
 from collections.abc import Sequence
-from pathlib import Path
+
+from files import Line, lines
 
 from fedskip.paper.columns import settings
 from fedskip.report import units
 from fedskip.report.results import Results
 
-HERE = Path(__file__).parent
 FEW = 3  # methods that are named
 HEADERS = {
     "folder": "folder", "seeds": "seeds", "command": "command", "commit": "commit", "date": "date",
@@ -20,21 +19,15 @@ HEADERS = {
 }  # fmt: skip
 
 
-def rows(name: str = "runs") -> list[dict[str, str]]:
-    """A row for each folder, in the order of the page."""
-    with (HERE / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def table(name: str = "runs") -> str:
     """All rows, with links and with commands to copy."""
-    found = rows(name)
+    found = lines(name)
     headers = {key: words for key, words in HEADERS.items() if key in found[0]}
-    lines = ["| " + " | ".join(headers.values()) + " |", "|" + " --- |" * len(headers)]
+    written = ["| " + " | ".join(headers.values()) + " |", "|" + " --- |" * len(headers)]
     for row in found:
         shown = row | {"folder": f"[{row['folder']}]({row['folder']})", "command": f"`{row['command']}`"}
-        lines.append("| " + " | ".join(shown[key] for key in headers) + " |")
-    return "\n".join(lines) + "\n"
+        written.append("| " + " | ".join(shown[key] for key in headers) + " |")
+    return "\n".join(written) + "\n"
 
 
 def sources(place: str, kept: Sequence[Results]) -> str:
@@ -49,7 +42,7 @@ def sources(place: str, kept: Sequence[Results]) -> str:
             held.setdefault(part.out.name, []).extend(part.summary.column("method"))
         known |= mine
     links = []
-    for row in rows():
+    for row in lines("runs"):
         if row["folder"] in held:
             mine = [name for name in column.methods if name in held[row["folder"]]]
             links.append(f"[{seeds(row)}{some(mine, len(column.methods))}]({row['folder']})")
@@ -67,7 +60,7 @@ def some(mine: Sequence[str], of: int) -> str:
     return f": {units.listed(mine)}" if len(mine) <= FEW else f", {len(mine)} of {of} methods"
 
 
-def seeds(row: dict[str, str]) -> str:
+def seeds(row: Line) -> str:
     """The seeds of a folder in words.
 
     >>> seeds({"seeds": "0"}), seeds({"seeds": "1, 2"}), seeds({"seeds": "0, 1, 2"})

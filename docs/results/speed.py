@@ -1,13 +1,11 @@
 """Client-steps per second on a GPU, and rounds of other simulators, from benchmarks/results/*-h200.csv."""
 
-import csv
-from pathlib import Path
-
+from files import BENCHMARKS, Line, lines
 from rich.text import Text
 
 from fedskip.report.sheet import Sheet
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+BENCH, PFL = f"{BENCHMARKS}/bench-h200", f"{BENCHMARKS}/pfl-h200"
 HEADERS = [
     "command",
     "plain",
@@ -21,28 +19,23 @@ HEADERS = [
 ]
 
 
-def lines(name: str = "bench") -> list[dict[str, str]]:
-    with (RESULTS / f"{name}-h200.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def pfl_sheet() -> Sheet:
     """Seconds of a round of pfl-research's CIFAR-10 benchmark."""
-    found = lines("pfl")
+    found = lines(PFL)
     return Sheet("pfl", [line["who"] for line in found], 0, [[Text(line["seconds"]) for line in found]], "")
 
 
 def peer(name: str) -> str:
     """WHO, with _ for spaces: seconds of such a round; WHO:ms: milliseconds."""
     who, _, what = name.replace("_", " ").partition(":")
-    [line] = [one for one in lines("pfl") if one["who"] == who]
+    [line] = [one for one in lines(PFL) if one["who"] == who]
     return f"{1000 * float(line['seconds']):.0f}" if what else f"{float(line['seconds']):.2f}"
 
 
 def speed_sheet() -> Sheet:
     """All that `fedskip bench` said, and what it makes a client-step and a ratio."""
     rows = []
-    for line in lines():
+    for line in lines(BENCH):
         rates = [f"{rate:,.0f}" if rate > 100 else f"{rate:.1f}" for rate in _rates(line)]
         cells = [*rates, _ms(line), _ratio(line), line["commit"], line["date"], line["note"]]
         rows.append([Text(cell) for cell in (f"fedskip bench {line['command']}", *cells)])
@@ -52,18 +45,18 @@ def speed_sheet() -> Sheet:
 def measured(name: str) -> str:
     """COMMAND, with _ for spaces: how many times as fast as `plain`; COMMAND:ms: a client-step."""
     command, _, what = name.replace("_", " ").partition(":")
-    [line] = [one for one in lines() if one["command"] == command]
+    [line] = [one for one in lines(BENCH) if one["command"] == command]
     return {"": _ratio, "ms": _ms}[what](line)
 
 
-def _rates(line: dict[str, str]) -> list[float]:
+def _rates(line: Line) -> list[float]:
     return [float(line[who]) for who in ("plain", "loop", "stacked")]
 
 
-def _ms(line: dict[str, str]) -> str:
+def _ms(line: Line) -> str:
     return f"{1000 / _rates(line)[2]:#.2g}"
 
 
-def _ratio(line: dict[str, str]) -> str:
+def _ratio(line: Line) -> str:
     plain, _, stacked = _rates(line)
     return f"{stacked / plain:.{0 if stacked > 20 * plain else 1}f}"

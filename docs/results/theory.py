@@ -1,10 +1,9 @@
 """The tables of theory.md and the pictures of theorem1, complexity and fig3, from their CSV files."""
 
-import csv
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
+from files import lines
 from matplotlib.axes import Axes
 from rich.text import Text
 
@@ -16,18 +15,9 @@ from fedskip.paper.weighting import weighting_figure
 from fedskip.records.table import Table
 from fedskip.report.sheet import BEST, Sheet
 
-HERE = Path(__file__).parent
-Line = dict[str, str]
-
-
-def lines(name: str) -> list[Line]:
-    """A file of this folder, line by line."""
-    with (HERE / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
 
 def table(name: str) -> Table:
-    """The same with numbers as numbers."""
+    """A file of this folder, with numbers as numbers."""
     return Table(lines(name)[0], [{key: _number(cell) for key, cell in line.items()} for line in lines(name)])
 
 

@@ -15,15 +15,12 @@ from collections.abc import Mapping, Sequence
 from evidence import early, fewest_merges
 
 from fedskip.methods import Method
-from fedskip.paper.beside import SHOWN
+from fedskip.paper.beside import SCORES, apart
 from fedskip.paper.claims import slot_scores
 from fedskip.paper.columns import BASELINE, Column, settings
-from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.results import Results
 from fedskip.report.statistics import Difference, difference
-
-SCORES = {shown: score for score, shown in SHOWN.items()}
 
 
 def above(name: str, kept: Sequence[Results]) -> str:
@@ -39,7 +36,7 @@ def below(name: str, kept: Sequence[Results]) -> str:
 def _listed(name: str, kept: Sequence[Results], sign: int) -> str:
     what, place = name.split(":")
     column = settings()[place]
-    told = [period for period, apart in differences(what, column, kept).items() if apart.sign == sign]
+    told = [period for period, gap in differences(what, column, kept).items() if gap.sign == sign]
     return periods(told, len({_period(name) for name in column.methods if "kip-" in name}))
 
 
@@ -55,18 +52,16 @@ def periods(told: Sequence[int], of: int) -> str:
 
 
 def differences(what: str, column: Column, kept: Sequence[Results]) -> dict[int, Difference]:
-    """By period; a run that diverged where the other did not tells nothing."""
+    """By period; where a run diverged, of either method, nothing is told."""
     kind, _, rest = what.partition("-")
     runs, held = column.runs(kept), column.results(kept)
     if kind == "alone":
         pairs = _alone(column, rest)
-        found = {
-            period: _apart(runs[one], runs[other], "mean_tail") for period, (one, other) in pairs.items()
-        }
+        found = {p: apart(runs[one], runs[other], "mean_tail") for p, (one, other) in pairs.items()}
     elif kind == "rival":
         rival, _, score = rest.partition("-")
         by = SCORES[score or "tail"]
-        found = {_period(name): _apart(runs[name], runs[rival], by) for name in _skipping(column)}
+        found = {_period(name): apart(runs[name], runs[rival], by) for name in _skipping(column)}
     elif kind == "merges":
         found = _merges(column, held, rest)
     elif kind in ("early", "slots"):
@@ -77,8 +72,8 @@ def differences(what: str, column: Column, kept: Sequence[Results]) -> dict[int,
 
         found = {_period(name): difference(seen(name), seen(BASELINE)) for name in _skipping(column)}
     else:
-        found = {_period(n): _apart(runs[n], runs[BASELINE], SCORES[kind]) for n in _skipping(column)}
-    return {period: apart for period, apart in found.items() if not apart.missing}
+        found = {_period(n): apart(runs[n], runs[BASELINE], SCORES[kind]) for n in _skipping(column)}
+    return {period: gap for period, gap in found.items() if not gap.missing and not gap.unmatched}
 
 
 def _merges(column: Column, held: Results | None, score: str) -> dict[int, Difference]:
@@ -88,11 +83,6 @@ def _merges(column: Column, held: Results | None, score: str) -> dict[int, Diffe
     rival, there = found
     mine = [name for name in _skipping(column) if name in there]
     return {_period(name): difference(there[name], there[rival]) for name in mine}
-
-
-def _apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
-    mine, theirs = ({r["seed"]: None if r["diverged"] else r[score] for r in some} for some in (runs, others))
-    return difference(mine, theirs)
 
 
 def _skipping(column: Column) -> list[str]:

@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from files import lines
 from matplotlib.axes import Axes
 from rich.text import Text
-from theory import lines
 
 from fedskip.data.heatmap import class_counts
 from fedskip.data.partitions import partition
