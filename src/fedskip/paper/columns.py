@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +84,23 @@ class Column:
             for name, method in zip(names, methods, strict=True)
         }
 
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """What a setting has that does not say otherwise."""
+        tested = {"eval_samples": TESTED.get(self.draft.keys["data"]["name"])}
+        return {one.name: one.default for one in dataclasses.fields(Setting)} | tested
+
+    @cached_property
+    def wanted(self) -> dict[str, Any]:
+        """What a setting must have to be this one."""
+        whole = self.defaults | dict(self.draft.keys)
+        whole["local"] = dataclasses.asdict(Local(**whole["local"]))
+        free = FREE if "clients" in self.draft.keys else FREE | {"clients"}  # else the data set knows
+        return {key: value for key, value in whole.items() if key not in free}
+
     def is_of(self, setting: About) -> bool:
         """Whether a setting is this one, but for its methods, seeds and rounds."""
-        defaults: dict[str, Any] = {one.name: one.default for one in dataclasses.fields(Setting)}
-        defaults["eval_samples"] = TESTED.get(self.draft.keys["data"]["name"])
-        wanted = {key: value for key, value in (defaults | dict(self.draft.keys)).items() if key not in FREE}
-        wanted["local"] = dataclasses.asdict(Local(**wanted["local"]))
-        for key, value in wanted.items():
-            known = "clients" in self.draft.keys or key != "clients"  # else the data set knows
-            if known and setting.keys.get(key, defaults[key]) != value:
-                return False
-        return True
+        return all(setting.keys.get(key, self.defaults[key]) == value for key, value in self.wanted.items())
 
     def parts(self, studies: Sequence[Results], beyond: float = 1.0) -> list[Results]:
         """What each study holds of this column, under the paper's names; first who has most of its methods.
