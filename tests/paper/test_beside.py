@@ -163,6 +163,10 @@ def test_gains_over_a_method_that_diverged_say_at_how_many_seeds(tmp_path: Path)
     axes = gains_figure([column], [results])
     assert "none where a run diverged" in axes.texts[0].get_text()
     assert "FedSkip-3" not in axes.get_legend_handles_labels()[1]
+    for row in results.summary.where(method="FedSkip-3", seed=1):
+        row["diverged"] = True
+    [row] = gains_sheet([column], [results]).rows
+    assert row[3].plain == "–; paper +0.69", "its own run diverged, too"
 
 
 def test_a_name_is_in_the_legend_wherever_it_is_first_drawn() -> None:

@@ -169,6 +169,28 @@ def test_a_run_that_diverged_is_not_made_good_by_a_second_try(tmp_path: Path, co
             assert [row["diverged"] for row in column.runs(studies)["FedAvg"]] == [True]
 
 
+def test_nor_is_its_curve(tmp_path: Path, column: Column) -> None:
+    """Of a reduced study that diverged, or of one that did before it recorded anything."""
+    whole = kept(tmp_path, run("FedAvg", 0, 0.6) | {"rounds": 1000}, rows=curve("FedAvg", 0, {1000: 0.6}))
+    reduced = kept(
+        tmp_path, run("FedAvg", 0, 0.1, diverged=True) | {"rounds": 5}, rows=curve("FedAvg", 0, {5: 0.1}),
+        rounds=20,
+    )  # fmt: skip
+    at_once = kept(tmp_path, run("FedAvg", 0, 0.1, diverged=True) | {"rounds": 0})
+    for broken in (reduced, at_once):
+        for studies in ([broken, whole], [whole, broken]):
+            assert [row["diverged"] for row in column.runs(studies)["FedAvg"]] == [True]
+            assert column.results(studies) is None
+
+
+def test_a_longer_run_without_history_that_broke_makes_way(tmp_path: Path, column: Column) -> None:
+    """It may have done so after the column's rounds: nobody knows."""
+    longer = kept(tmp_path, run("FedAvg", 0, 0.1, diverged=True) | {"rounds": 1200}, rounds=1500)
+    whole = kept(tmp_path, run("FedAvg", 0, 0.6) | {"rounds": 1000})
+    for studies in ([longer, whole], [whole, longer]):
+        assert [row["diverged"] for row in column.runs(studies)["FedAvg"]] == [False]
+
+
 def test_of_two_runs_that_are_too_short_the_longer_counts(tmp_path: Path, column: Column) -> None:
     short, shorter = (kept(tmp_path, run("FedAvg", 0, 0.3) | {"rounds": count}) for count in (500, 300))
     for studies in ([short, shorter], [shorter, short]):

@@ -150,8 +150,11 @@ def test_where_fedavg_diverged_there_is_nothing_to_reach(tmp_path: Path) -> None
     studies = [kept(tmp_path, seed=seed) for seed in range(3)]
     for row in studies[2].summary:
         row["diverged"] = True
-    [skip] = reached(columns()["table3/femnist"], studies).where(method="FedSkip-3")
-    assert (skip["seeds"], skip["reached"], skip["diverged"]) == (2, 2, 0)
+    found = {row["method"]: row for row in reached(columns()["table3/femnist"], studies)}
+    assert [found["FedSkip-3"][name] for name in ("seeds", "reached", "diverged")] == [2, 2, 0]
+    assert [found["FedAvg"][name] for name in ("seeds", "reached", "diverged")] == [3, 2, 1]
+    cells = {row[0].plain: row[1].plain for row in target_sheet("table3/femnist", studies).rows}
+    assert (cells["FedAvg"], cells["FedSkip-3"]) == ("2 of 3, 1 diverged before", "2 of 2")
 
 
 def test_the_papers_numbers_stand_beside() -> None:

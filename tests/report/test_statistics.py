@@ -57,6 +57,8 @@ def test_a_run_without_a_score_has_lost() -> None:
     found = difference({0: 0.5, 1: None, 2: None}, {0: 0.4, 1: 0.3, 2: None})
     assert (found.seeds, found.wins, found.losses) == (1, 1, 1)
     assert (found.mean, found.low, found.sign) == (pytest.approx(0.1), None, 0)
+    assert (found.missing, found.unmatched) == (2, 0), "where both have none, its own run is lost, too"
+    assert difference({0: 0.5}, {0: None}).unmatched == 1
     nothing = difference({0: None}, {0: None})
     assert (nothing.seeds, nothing.mean, nothing.wins, nothing.losses) == (0, None, 0, 0)
 

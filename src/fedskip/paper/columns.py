@@ -129,34 +129,36 @@ class Column:
     def runs(self, studies: Sequence[Results]) -> dict[str, list[Row]]:
         """The runs of each method; every seed once, by the one that is nearest to what the column asks."""
         found = self._chosen(self.parts(studies), self.rounds)
-        return {name: [seeds[seed] for seed in sorted(seeds)] for name, seeds in found.items()}
+        return {name: [found[pair] for pair in sorted(found) if pair[0] == name] for name in self.methods}
 
     def results(self, studies: Sequence[Results], beyond: float = 1.0) -> Results | None:
         """Its runs that have histories, as results of their own; of several lengths only the longest.
 
         Of a seed the run that `runs` would take; only of one setting, as others may not stand beside it.
+        Where `runs` takes one that diverged, no other stands in its place.
         """
-        found = [part for part in self.parts(studies, beyond) if part.history]
+        parts, limit = self.parts(studies, beyond), math.floor(beyond * self.rounds)
+        broken = {pair for pair, run in self._chosen(parts, limit).items() if run["diverged"]}
+        found = [part for part in parts if part.history]
         longest = max((part.settings[0].rounds for part in found), default=0)
         of_one: list[Results] = []
         for part in found:
             fits = all(alike(part.settings[0], one.settings[0]) for one in of_one)
             if part.settings[0].rounds == longest and fits:
                 of_one.append(part)
-        chosen = self._chosen(of_one, math.floor(beyond * self.rounds))
-        best = {id(row) for seeds in chosen.values() for row in seeds.values()}
+        chosen = self._chosen(of_one, limit)
+        best = {id(run) for pair, run in chosen.items() if run["diverged"] or pair not in broken}
         kept = [_only(part, [row for row in part.summary if id(row) in best]) for part in of_one]
         kept = [part for part in kept if part.summary]
         return together(kept)[0] if kept else None
 
-    def _chosen(self, parts: Sequence[Results], limit: int) -> dict[str, dict[int, Row]]:
+    def _chosen(self, parts: Sequence[Results], limit: int) -> dict[tuple[str, int], Row]:
         """Of each method and seed the run that is worth most; the first of equals."""
-        found: dict[str, dict[int, Row]] = {name: {} for name in self.methods}
-        for part in parts:
-            for row in part.summary:
-                known = found[row["method"]].setdefault(row["seed"], row)
-                if self._worth(known, limit) < self._worth(row, limit):
-                    found[row["method"]][row["seed"]] = row
+        found: dict[tuple[str, int], Row] = {}
+        for row in (row for part in parts for row in part.summary):
+            pair = row["method"], row["seed"]
+            if self._worth(found.setdefault(pair, row), limit) < self._worth(row, limit):
+                found[pair] = row
         return found
 
     def _worth(self, run: Row, limit: int) -> tuple[bool, bool, bool, bool, int]:

@@ -77,12 +77,15 @@ def reached(column: Column, studies: Sequence[Results], score: str = "best") -> 
         runs = longer.summary.where(method=row["method"])
         until = min(runs.where(diverged=False).column("rounds"), default=None)
         row |= {"of_rounds": rounds, "late": row["reached"] - before[row["method"]], "until": until}
+        broken = _broken(longer, row["method"], goals)
         row |= {
             "precision": precision(column, runs),
             "runs": len(runs),
             "made": len(made[row["method"]]),
-            "diverged": _broken(longer, row["method"], goals),
+            "diverged": broken,
         }
+        if row["method"] == BASELINE:
+            row["seeds"] += broken  # where it set no goal, it did not get there
         rows.append(row)
     return Table(rows[0], rows)
 
@@ -126,9 +129,14 @@ def _less(column: Column, found: Sequence[Row]) -> list[str]:
 
 
 def _broken(results: Results, method: str, goals: Mapping[int, float | None]) -> int:
-    """How many runs diverged before they reached their goals; where FedAvg diverged there is none."""
-    histories = {run[0]["run"]: run for run in results.histories(results.compared[0].name, method)}
+    """How many runs diverged before they were there: of FedAvg all that did, as it sets the goals.
+
+    Of others those at seeds at which FedAvg did not: elsewhere they have no goal.
+    """
     lost = results.summary.where(method=method, diverged=True)
+    if method == BASELINE:
+        return len(lost)
+    histories = {run[0]["run"]: run for run in results.histories(results.compared[0].name, method)}
     known = [(histories.get(run["run"], ()), goals.get(run["seed"])) for run in lost]
     return sum(goal is not None and first_at(history, goal) is None for history, goal in known)
 

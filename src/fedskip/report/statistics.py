@@ -27,8 +27,8 @@ class Difference:
     high: float | None
     wins: int  # seeds at which it is better; one that has no score has lost
     losses: int
-    missing: int = 0  # seeds at which only the other has a score: its own run diverged
-    unmatched: int = 0  # seeds at which the other has none: there is nothing to compare with
+    missing: int = 0  # seeds at which it has no score itself: its run diverged
+    unmatched: int = 0  # seeds at which only the other has none: there is nothing to compare with
     better: int = 1  # the sign of a difference for the better
 
     @property
@@ -55,8 +55,8 @@ def difference(
         high,
         wins=sum(better * d > 0 for d in found) + sum(b is None and a is not None for a, b in pairs),
         losses=sum(better * d < 0 for d in found) + sum(a is None and b is not None for a, b in pairs),
-        missing=sum(a is None and b is not None for a, b in pairs),
-        unmatched=sum(b is None for _, b in pairs),
+        missing=sum(a is None for a, _ in pairs),
+        unmatched=sum(a is not None and b is None for a, b in pairs),
         better=better,
     )
 
