@@ -72,6 +72,7 @@ def test_what_writes_nothing_names_no_folder(quickstart, tmp_path, monkeypatch):
         code, _, said = call("run", name)
         assert (code, said.startswith(f"error: {name} needs ")) == (2, True)
         assert "and found none in runs: nothing was written." in said
+        assert "Run one first: fedskip run" in said
         assert "or name other folders with --from." in said
     assert not (tmp_path / "runs").exists()
     (tmp_path / "empty").mkdir()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedskip.data import cache
+from fedskip.data import cache, catalogue
 from fedskip.input.errors import InputError
 
 
@@ -62,6 +62,14 @@ def test_a_mapped_entry_is_safe_from_writes(root):
 def test_missing_entry_says_how_to_get_it(root):
     with pytest.raises(InputError, match=r"`fedskip data get d`, or `fedskip data import d PATH`"):
         cache.read("d", "x")
+
+
+def test_what_is_not_for_download_is_imported(root):
+    """The command that is named brings it: there is nothing to get."""
+    with pytest.raises(InputError) as refused:
+        catalogue.load("femnist")
+    assert refused.value.fix.startswith("run `fedskip data import femnist PATH` with LEAF's json folder")
+    assert "data get" not in str(refused.value)
 
 
 def test_damaged_entry(root):

@@ -33,6 +33,15 @@ def test_the_page_and_its_figures(tmp_path):
     assert (again / "figures" / "toy.accuracy.svg").read_text() == accuracy
 
 
+def test_every_figure_of_a_reduced_study_says_so(tmp_path):
+    """Also of one that has a sweep, clients, and a way of models to show."""
+    keys = {"methods": "fedavg, fedskip(period=2)", "rounds": 2, "seeds": 1, "client_accuracy": True}
+    study(tmp_path / "s", of_rounds=200, **keys).run()
+    figures = {path.name: path.read_text() for path in (tmp_path / "s" / "figures").iterdir()}
+    assert {"toy.routing.svg", "toy.partition.svg", "toy.clients.svg", "sweep.svg"} <= figures.keys()
+    assert [name for name, text in figures.items() if "reduced: 2 of 200 rounds" not in text] == []
+
+
 class Checked(HTMLParser):
     """Notes what a page would load, and that every tag is closed."""
 

@@ -157,7 +157,7 @@ def compute(name: str, outs: list[Path] | None, to: Path | None, models: str | N
     """Make something of the paper that is not trained; `models`: the costs of these only."""
     from fedskip.cli.screen import console
     from fedskip.paper.complexity import cases_of, complexity
-    from fedskip.paper.computed import COMPUTED
+    from fedskip.paper.computed import COMPUTED, Computed
     from fedskip.paper.overview import found
     from fedskip.records.provenance import next_folder
 
@@ -176,7 +176,8 @@ def compute(name: str, outs: list[Path] | None, to: Path | None, models: str | N
     if made.of_runs and not written and not (made.none_is_an_answer and studies):
         looked = " ".join(map(str, outs or [Path("runs")]))
         rule = f"needs {made.needs}, and found none in {looked}: nothing was written"
-        raise InputError(name, rule, fix=f"{made.fix}, or name other folders with --from")
+        fix = made.fix if studies else Computed.fix
+        raise InputError(name, rule, fix=f"{fix}, or name other folders with --from")
     screen.print(f"\n{to}" if written else "\nNothing was written.", soft_wrap=True)
 
 

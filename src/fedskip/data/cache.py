@@ -92,18 +92,28 @@ def write(name: str, arrays: Mapping[str, np.ndarray]) -> None:
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-def read(name: str, *keys: str) -> list[np.ndarray]:
-    """The arrays of an entry, mapped from disk: pages are read when touched and shared by all processes."""
+def importing(name: str, accepts: str) -> str:
+    """How a data set gets here that nobody has for download."""
+    return f"run `fedskip data import {name} PATH` with {accepts}; docs/data.md says how to make one"
+
+
+def read(name: str, *keys: str, fix: str = "") -> list[np.ndarray]:
+    """The arrays of an entry, mapped from disk: pages are read when touched and shared by all processes.
+
+    `fix`: how it gets here, where it is not for download.
+    """
     entry = folder() / name
+    fix = (
+        fix or f"run `fedskip data get {name}`, or `fedskip data import {name} PATH` with the official files"
+    )
     if not entry.is_dir():
-        fix = f"run `fedskip data get {name}`, or `fedskip data import {name} PATH` with the official files"
         raise InputError("data.name", f"is not in {folder()} yet", name, fix)
     try:
         known = json.loads((entry / CONTENTS).read_bytes()) if (entry / CONTENTS).exists() else {}
         return [_mapped(entry / f"{key}.npy", known.get(key)) for key in keys]
     except (OSError, EOFError, ValueError, AttributeError, RecursionError) as error:
-        fix = f"delete that folder, then run `fedskip data get {name}` or `fedskip data import {name} PATH`"
-        raise InputError(str(entry), f"is damaged or of another version ({said(error)})", fix=fix) from error
+        rule = f"is damaged or of another version ({said(error)})"
+        raise InputError(str(entry), rule, fix=f"delete that folder, then {fix}") from error
 
 
 def download(source: Source, progress: Progress = lambda done, total: None) -> Path:

@@ -114,7 +114,7 @@ def get(name: str, progress: cache.Progress = lambda done, total: None) -> None:
     files = _files(name)
     if files.source is None and not cache.has(name):
         # LEAF builds FEMNIST from NIST's raw archives and publishes no result.
-        fix = f"run `fedskip data import {name} PATH` with {files.accepts}; docs/data.md says how to make one"
+        fix = cache.importing(name, files.accepts)
         raise InputError(name, "has no official file to download", fix=fix)
     with cache.held():
         if cache.has(name) or files.source is None:

@@ -32,7 +32,8 @@ Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 def load(min_train: int = MIN_TRAIN) -> Dataset:
     """All images as one pool; a client is a writer with at least `min_train` training images."""
-    x, y, writer, name, test = cache.read("femnist", "x", "y", "writer", "name", "test")
+    fix = cache.importing("femnist", ACCEPTS)
+    x, y, writer, name, test = cache.read("femnist", "x", "y", "writer", "name", "test", fix=fix)
     writer = np.asarray(writer)
     official = len(test) > 0
     sizes = np.bincount(writer[~test] if official else writer, minlength=len(name))

@@ -44,7 +44,8 @@ def clients(studies: Sequence[Results], out: Path) -> list[RenderableType]:
     table = Table(PARTITIONS, rows.values())
     if rows:
         write_text(out / "partitions.csv", table.csv())
-    return [sheet("Clients", table, {name: name for name in PARTITIONS}), *map(Text, left)]
+    shown = sheet("Clients", table, {name: name for name in PARTITIONS})
+    return [*[shown] * bool(rows), *map(Text, left)]
 
 
 def noted(study: Results, partitions: Path) -> Results:

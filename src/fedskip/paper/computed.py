@@ -116,7 +116,7 @@ COMPUTED = {
         "how large the clients of runs are; deals them again, so it needs the data",
         clients,
         needs="runs whose data are on this machine",
-        fix="get the data: fedskip data get NAME",
+        fix="get the data: fedskip data get NAME, or fedskip data import NAME PATH",
     ),
     "diverged": Computed(
         "which runs diverged, when, and on which client; sizes need the data",

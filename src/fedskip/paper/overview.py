@@ -19,7 +19,8 @@ from fedskip.report.sheet import Sheet
 
 MISSING = "*"  # of data
 NOTE = (
-    f"{MISSING} not on this machine: get it with fedskip data get NAME. "
+    f"{MISSING} not on this machine: fedskip data get NAME brings it, fedskip data import NAME PATH what is "
+    "not for download. "
     "Times are for all seeds; those with `about` are estimates from steps."
 )
 DRAWN = ("fig1", "fig5", compose.STUDY)  # which `pictures.shown` shows

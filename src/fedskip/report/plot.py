@@ -171,7 +171,7 @@ class Plot:
                 axes.plot(100 * grid, mean, seen.line, color=seen.colour, label=shown(label))
         up = f"test {metric.words} of a client" + " (%)" * metric.percent
         axes.set(xlabel="clients, from the worst to the best (%)", ylabel=up)
-        return finish(axes, about.name, [f"mean of {len(set(rows.column('seed')))} seeds"])
+        return finish(axes, about.name, [f"mean of {len(set(rows.column('seed')))} seeds", *about.marks])
 
     def routing(
         self,
@@ -211,7 +211,7 @@ class Plot:
             axes.axvline(r + 0.5, color="#d55e00", linewidth=2)
         axes.set(xlabel="round", ylabel="slot")
         note = f"{label}, seed {run['seed']}; numbers are clients; orange: {len(merges)} merges"
-        return finish(axes, about.name, [note], legend=False)
+        return finish(axes, about.name, [note, *about.marks], legend=False)
 
     def partition(
         self, setting: str | None = None, *, seed: int | None = None, axes: Axes | None = None
@@ -238,7 +238,8 @@ class Plot:
                 some = np.linspace(0, len(sizes) - 1, BARS).astype(int)
                 axes.fill_between(some, sizes[some], color=colour, step="post", linewidth=0)
             axes.set(xlabel="client, from the largest", ylabel="training samples")
-        return finish(axes, about.name, [f"{len(parts)} clients, seed {seeds[0]}"], legend=False)
+        notes = [f"{len(parts)} clients, seed {seeds[0]}", *about.marks]
+        return finish(axes, about.name, notes, legend=False)
 
     # --- what the figures are made of ----------------------------------------------------------------
 
