@@ -11,6 +11,7 @@ from fedskip import version
 CPUINFO = """\
 processor\t: 0
 vendor_id\t: GenuineIntel
+cpu family\t: 6
 model\t\t: 85
 model name\t: Intel(R) Xeon(R)  Processor @ 2.50GHz
 flags\t\t: fpu: avx512f
@@ -38,10 +39,18 @@ def linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None) -> 
 def test_a_cpu_has_its_model_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that have AVX512 give other bits."""
     linux(tmp_path, monkeypatch, CPUINFO)
-    assert version.device_name("cpu") == "AVX512 on Intel(R) Xeon(R) Processor @ 2.50GHz"
+    name = "Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)"
+    assert version.device_name("cpu") == f"AVX512 on {name}"
 
 
-@pytest.mark.parametrize("text", [None, "", "processor\t: 0\nCPU part\t: 0xd0c\n"])
+def test_one_without_a_name_has_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Linux has it for ARM."""
+    linux(tmp_path, monkeypatch, "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert version.device_name("cpu") == "AVX512 on aarch64 (CPU implementer 0x41, CPU part 0xd0c)"
+
+
+@pytest.mark.parametrize("text", [None, "", "processor\t: 0\nflags\t: fpu\n"])
 def test_where_linux_does_not_name_it_there_is_the_capability(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 __version__ = "0.1.0"
 
 CPUINFO = Path("/proc/cpuinfo")
+NUMBERS = ("cpu family", "model", "CPU implementer", "CPU part")  # the last two of ARM's
 
 
 def versions() -> dict[str, str]:
@@ -52,10 +53,7 @@ def processor() -> str:
     system, name = platform.system(), ""
     if system == "Linux":
         with contextlib.suppress(OSError):
-            pairs = (line.split(":", 1) for line in CPUINFO.read_text(errors="replace").splitlines())
-            name = next(
-                (value for key, *values in pairs for value in values if key.strip() == "model name"), ""
-            )
+            name = _linux(CPUINFO.read_text(errors="replace"))
     elif system == "Darwin":
         with contextlib.suppress(OSError):
             command = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -63,3 +61,12 @@ def processor() -> str:
     else:
         name = platform.processor()
     return " ".join(name.split())
+
+
+def _linux(cpuinfo: str) -> str:
+    """The name of the first processor and its numbers: virtual machines give several models one name."""
+    lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
+    said = {key.strip(): value.strip() for key, _, value in lines}
+    numbers = [f"{key.removeprefix('cpu ')} {said[key]}" for key in NUMBERS if key in said]
+    name = said.get("model name", "") or platform.machine() * bool(numbers)
+    return f"{name} ({', '.join(numbers)})" if numbers else name

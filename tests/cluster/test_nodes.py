@@ -11,6 +11,7 @@ from fedskip import InputError
 from fedskip.cluster.errands import Device, Lost, NotStarted, Unfit
 from fedskip.cluster.nodes import refuse_unlike
 from fedskip.cluster.worker import facts
+from fedskip.study.on_cluster import begun_on
 from fedskip.version import device_name, versions
 
 ONE, TWO = Device("n1", "one", "GPU", 0), Device("n2", "two", "GPU", 0)
@@ -62,6 +63,15 @@ def test_a_study_that_noted_less_of_its_cpu_goes_on_with_one_model_of_it() -> No
         refuse_unlike({ONE: xeon, TWO: epyc}, "AVX512", anyway=False)
     with pytest.raises(InputError, match="has no AVX2, which the study began on"):
         refuse_unlike({ONE: xeon, TWO: epyc}, "AVX2", anyway=False)
+
+
+def test_parts_that_noted_less_and_more_of_it_began_on_one_model() -> None:
+    """Whatever their order; one that has not begun on a device yet says nothing."""
+    less, more = ({"machine": {"device_name": name}} for name in ("AVX512", "AVX512 on AMD EPYC"))
+    for noted in ({"a": less, "b": more}, {"a": more, "b": less}, {"a": more, "b": {"machine": {}}}):
+        assert begun_on(noted) == "AVX512 on AMD EPYC"
+    assert begun_on({"a": less}) == "AVX512"
+    assert begun_on({}) is None
 
 
 def test_nobody_answers() -> None:

@@ -93,7 +93,7 @@ def test_killed_as_it_writes_its_first_checkpoint(tmp_path: Path, monkeypatch: p
 
 
 def test_of_several_settings_each_has_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has not begun keeps nobody from going on; one whose checkpoints are gone does."""
+    """One whose checkpoints are gone keeps the study from going on, also where history.csv is damaged."""
     keys = KEYS | {"settings": [{"name": "one"}, {"name": "two"}]}
     advance, calls = Here.advance, []
 
@@ -111,8 +111,14 @@ def test_of_several_settings_each_has_checkpoints(tmp_path: Path, monkeypatch: p
     aside.mkdir()
     for file in (tmp_path / "s" / "checkpoints").glob("one.*"):
         file.rename(aside / file.name)
-    with pytest.raises(InputError, match=r"no checkpoints of one any more: .* history\.csv up to round 6,"):
-        study(tmp_path / "s", **keys).resume()
+    file = tmp_path / "s" / "history.csv"
+    whole, rule = file.read_text(), r"no checkpoints of one any more: .* history\.csv up to round 6,"
+    for text in (whole, f"{whole}one,half a line\0\n", f"{whole}{'9' * 5000}\n" * 2):
+        file.write_text(text)
+        with pytest.raises(InputError, match=rule):
+            study(tmp_path / "s", **keys).resume()
+        assert file.read_text() == text
+    file.write_text(whole)
     for file in aside.iterdir():
         file.rename(tmp_path / "s" / "checkpoints" / file.name)
     assert study(tmp_path / "s", **keys).resume().finished

@@ -1,12 +1,14 @@
 """A study whose checkpoints are gone does not start anew: that would lose the results that it has."""
 
-from collections.abc import Sequence
+import contextlib
+import csv
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedskip.input.errors import InputError, either
 from fedskip.records.checkpoint import newest
 from fedskip.records.provenance import Folder
-from fedskip.records.table import Table
+from fedskip.records.table import Row, Table
 from fedskip.spec.parts import Part
 from fedskip.study.session import interval
 
@@ -41,7 +43,10 @@ def _without_checkpoint(folder: Folder, part: Part) -> set[str]:
 
 
 def recorded(out: Path, kept: bool = False) -> Table:
-    """What history.csv holds. One that cannot be read is refused, unless checkpoints `kept` what it held."""
+    """What history.csv holds.
+
+    One that cannot be read is refused; where checkpoints `kept` some of it, its lines that can be read count.
+    """
     file = out / "history.csv"
     if not file.exists() or not file.stat().st_size:
         return Table(())
@@ -49,14 +54,23 @@ def recorded(out: Path, kept: bool = False) -> Table:
         return Table.read(file, filled=("run", "round"))
     except InputError as error:
         if kept:
-            return Table(())
+            return Table(("run", "round"), _readable(file))
         fix = f"{error.fix}, or delete it to start anew: no checkpoint has what it held"
         raise InputError(error.field, error.rule, error.value, fix) from None
 
 
+def _readable(file: Path) -> Iterator[Row]:
+    """The run and the round of each line that can be read."""
+    with file.open(encoding="utf-8", errors="replace", newline="") as text, contextlib.suppress(csv.Error):
+        for row in csv.DictReader(text):
+            run, round = row.get("run"), row.get("round")
+            if run and round and round.isdecimal() and len(round) < 10:
+                yield {"run": run, "round": int(round)}
+
+
 def lost(folder: Folder, part: str, found: Sequence[str], instead: str) -> InputError:
     """The folder has results of a part, and no checkpoints; `instead`: how to begin elsewhere."""
-    fix = f"bring {folder.path / 'checkpoints'} back, or {instead}; "
-    fix += "to start anew here all the same, move history.csv and summary.csv away"
+    fix = "bring its checkpoints/ back; to start anew here all the same, move history.csv and summary.csv "
+    fix += f"away; or {instead}"
     rule = f"has no checkpoints of {part} any more: to start anew would lose its {' and '.join(found)}"
     return InputError("out", rule, str(folder.path), fix)

@@ -15,6 +15,7 @@ from fedskip.records.provenance import Facts
 from fedskip.spec import StudySpec
 from fedskip.study.remote import Remote
 from fedskip.study.spread import Spread
+from fedskip.version import same_device
 
 
 @contextlib.contextmanager
@@ -34,12 +35,16 @@ def on_cluster(spec: StudySpec, noted: Facts, anyway: bool) -> Iterator[Spread]:
             # one core of a node is as good as another; its GPUs may differ
             first = {device.node: device for device in reversed(devices)}
             asked = devices if kind == "GPU" else [*first.values()]
-            models = [name for facts in noted.values() if (name := facts["machine"].get("device_name"))]
-            model = max(models, key=len, default=None)  # parts of older versions may note less of it
-            fits = refuse_unlike(greet(hall, asked), model, anyway)
+            fits = refuse_unlike(greet(hall, asked), begun_on(noted), anyway)
             device = "cuda" if kind == "GPU" else "cpu"
             there = replace(spec, device=device, workers=spec.workers or (1 if kind == "CPU" else None))
             yield Spread(Crew(hall, fits), there, len(devices))
+
+
+def begun_on(noted: Facts) -> str | None:
+    """The model of device that parts began on: older versions noted less of its name."""
+    models = [name for facts in noted.values() if (name := facts["machine"].get("device_name"))]
+    return next((one for one in models if not any(o != one and same_device(one, o) for o in models)), None)
 
 
 def here(spec: StudySpec) -> StudySpec:
