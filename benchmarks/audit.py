@@ -1,6 +1,7 @@
 """What can a curious client learn from the model that it receives? Membership inference by loss.
 
     python benchmarks/audit.py femnist --rounds 200 --seeds 3 --out benchmarks/results/audit-femnist.csv
+    python benchmarks/audit.py femnist --rounds 200 --seeds 3 --sigma --out benchmarks/results/audit-seeds.csv
     python benchmarks/audit.py cifar10 --rounds 100 --out benchmarks/results/audit-cifar10.csv
 
 With skipping, a client receives the very model that another client has just trained; without, a merged one.
@@ -12,6 +13,7 @@ model before (Yeom et al., Privacy Risk in Machine Learning, CSF 2018). The tabl
   (femnist), or have the same mix of classes (cifar10).
 - tpr: the share of training samples that are found, over all visits, where 1 % of the others are mistaken for
   one.
+- seeds: those that a row is of: all of them, or one alone.
 - ago: 1 is the client who had the model just before; 2 the one before it, and so on. Without skipping it is
   whoever trained a model that went into the merge, so many rounds ago.
 
@@ -25,7 +27,7 @@ import argparse
 import copy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,7 +49,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "synthetic": {"data": "synthetic", "model": {"name": "mlp", "hidden": [64]}, "cohort": 10},
 }  # fmt: skip
+LOSSES = ("members", "others")  # whose there are
 COLUMNS = ("data", "method", "seeds", "rounds", "ago", "visits", "auc", "spread", "tpr", "accuracy")
+
+
+class Guess(NamedTuple):
+    """What the losses of one visit's samples tell of who trained on them."""
+
+    seed: int
+    auc: float
+    members: np.ndarray
+    others: np.ndarray
 
 
 def measured(prepared: Prepared, by: Measure, model: torch.Tensor, index: np.ndarray) -> np.ndarray:
@@ -108,11 +120,11 @@ def accuracy(prepared: Prepared, run: Run) -> float:
 
 
 def audit(name: str, keys: dict[str, Any], label: str, rounds: int, period: int) -> list[Row]:
-    """One method, all seeds."""
+    """One method: rows of all seeds together, then of each alone."""
     prepared, machine = setting_of(SETTINGS[name] | keys | {"rounds": rounds})
     runs = list(prepared.runs())
     engine = make_engine(prepared, machine, runs)
-    seen: dict[int, list[tuple[float, np.ndarray, np.ndarray]]] = {ago: [] for ago in range(1, period)}
+    seen: dict[int, list[Guess]] = {ago: [] for ago in range(1, period)}
     for stop in range(period - 1, rounds + 1, period):
         for _ in train(engine, runs, stop):
             pass
@@ -120,18 +132,21 @@ def audit(name: str, keys: dict[str, Any], label: str, rounds: int, period: int)
             continue
         for run in runs:
             for ago, members, others in guesses(prepared, run, period - 1):
-                seen[ago].append((auc(members, others), members, others))
-    right = float(np.mean([accuracy(prepared, run) for run in runs]))
+                seen[ago].append(Guess(run.server.seed, auc(members, others), members, others))
+    right = {run.server.seed: accuracy(prepared, run) for run in runs}
+    alone = [[seed] for seed in right] if len(right) > 1 else []
     rows = []
-    for ago, visits in seen.items():
-        aucs = np.array([one for one, *_ in visits])
-        members, others = (np.concatenate(pool) for pool in list(zip(*visits, strict=True))[1:])
-        rows.append({
-            "data": name, "method": label, "seeds": len(runs), "rounds": rounds, "ago": ago,
-            "visits": len(visits), "auc": round(float(aucs.mean()), 4),
-            "spread": round(float(aucs.std()), 4), "tpr": round(found_at(members, others), 4),
-            "accuracy": round(right, 4),
-        })  # fmt: skip
+    for seeds in [[*right], *alone]:
+        for ago, visits in seen.items():
+            mine = [one for one in visits if one.seed in seeds]
+            aucs = np.array([one.auc for one in mine])
+            members, others = (np.concatenate([getattr(one, of) for one in mine]) for of in LOSSES)
+            rows.append({
+                "data": name, "method": label, "seeds": ", ".join(map(str, seeds)), "rounds": rounds,
+                "ago": ago, "visits": len(mine), "auc": round(float(aucs.mean()), 4),
+                "spread": round(float(aucs.std()), 4), "tpr": round(found_at(members, others), 4),
+                "accuracy": round(float(np.mean([right[seed] for seed in seeds])), 4),
+            })  # fmt: skip
     return rows
 
 

@@ -7,7 +7,7 @@ client 17, `11#2` are those of round 11 at seed 2.
 `single:50:0.5` is how many of 20 partitions into 50 clients, at beta 0.5, have a client with one class,
 `single:50:0.5:0-2` how many such clients there are at seeds 0 to 2. `after:FILE:METHOD:CLIENTS:BETA` is
 how many of the visits that follow no merge come right after such a client; `huge:...` how many of those whose
-gradients get above a norm of 100, or are not finite.
+gradients get above a norm of 100, or are not finite; behind # at one seed.
 """
 
 from collections.abc import Callable
@@ -120,8 +120,9 @@ def before(file: str, visit: Row) -> Row | None:
 
 def after_one(name: str, *, huge: bool) -> str:
     """Of the visits that follow no merge, all or the huge: how many come after a client with one class."""
-    file, method, clients, beta = name.split(":")
-    known = _file(file).where(method=method)
+    rest, _, seed = name.partition("#")
+    file, method, clients, beta = rest.split(":")
+    known = _file(file).where(method=method, **({"seed": int(seed)} if seed else {}))
     went_on = [(row, came) for row in known if (came := before(file, row)) and isfinite(row["before"])]
     if huge:
         went_on = [(row, came) for row, came in went_on if not row["largest"] <= HUGE]

@@ -51,3 +51,11 @@ def test_a_clients_limit_reaches_its_node(tmp_path: Path) -> None:
     assert node_config(ClientFile.read(site)).endswith(" epsilon=8.0")
     with pytest.raises(InputError, match="epsilon must be > 0, got -1"):
         ClientFile.read(site, epsilon=-1.0)
+
+
+def test_clients_whose_names_look_like_numbers_keep_them(tmp_path: Path) -> None:
+    """As YAML reads them, 09327503e7296450 is infinity and 012 is ten."""
+    names = ("1e5", "09327503e7296450", "012", "null")
+    write_folder(tmp_path, Agreement(clients=names), STUDY.format(cohort=2), [])
+    assert Agreement.read(tmp_path / "federation.yaml").clients == names
+    assert tuple(ClientFile.read(tmp_path / "clients" / name).name for name in names) == names
