@@ -4,6 +4,6 @@ import signal
 
 
 def pytest_configure() -> None:
-    """Signals as a terminal leaves them: `nohup` and a shell's & have them ignored, and children inherit that."""
+    """Signals as a terminal has them: `nohup` and a shell's & have them ignored, which children inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -24,6 +24,7 @@ from fedskip.cli.studies import run
 from fedskip.methods.grammar import parse_many
 from fedskip.paper.columns import Column, settings
 from fedskip.paper.table4 import reached
+from fedskip.records.provenance import Folder
 from fedskip.records.table import Table
 from fedskip.report.results import Results
 from fedskip.report.sheet import BEST
@@ -270,8 +271,8 @@ def test_a_row_says_what_its_folder_says(folder: str) -> None:
     """Seeds, device, and whether the history was kept."""
     row, study = RUNS[folder], Results.read(SCRIPT.parent / folder)
     assert row["seeds"] == ", ".join(map(str, sorted({*study.summary.column("seed")})))
-    text = (study.out / "study.yaml").read_text(encoding="utf-8")
-    devices = {name.strip() for name in re.findall(r"device_name: (.*)", text)}
+    noted = Folder(study.out).record()["settings"].values()
+    devices = {one["machine"]["device_name"] for one in noted}
     assert devices
     assert all(name in row["device"] for name in devices)
     assert re.fullmatch(r"[0-9a-f]{7}|not noted", row["commit"])

@@ -60,8 +60,12 @@ def test_where_linux_does_not_name_it_there_is_the_capability(
 
 def test_other_systems_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.system", lambda: "Darwin")
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: SimpleNamespace(stdout="Apple M2\n"))
+    asked = []
+    monkeypatch.setattr(
+        "subprocess.run", lambda words, **_: asked.append(words) or SimpleNamespace(stdout="Apple M2\n")
+    )
     assert version.device_name("cpu") == "AVX512 on Apple M2"
+    assert asked[0][0] == "/usr/sbin/sysctl", "cron has no such folder in its PATH"
     version.processor.cache_clear()
     monkeypatch.setattr("platform.system", lambda: "Windows")
     monkeypatch.setattr("platform.processor", lambda: "AMD64 Family 25")

@@ -56,7 +56,7 @@ def processor() -> str:
             name = _linux(CPUINFO.read_text(errors="replace"))
     elif system == "Darwin":
         with contextlib.suppress(OSError):
-            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
             name = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     else:
         name = platform.processor()

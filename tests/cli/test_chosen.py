@@ -69,6 +69,12 @@ def test_another_version_of_the_papers_study_is_marked(given, note):
     assert setting.keys.get("note") == note
 
 
+def test_what_a_data_set_brings_is_the_papers_too():
+    for samples, note in ((20_000, None), (500, "not the paper's: eval_samples=500")):
+        [setting] = build(chosen("table3/shakespeare", Tree({"eval_samples": samples}))).settings
+        assert setting.keys.get("note") == note
+
+
 def test_a_note_of_the_study_stays():
     [setting, *_] = build(chosen("cifar100cnn", Tree({"local.clip": 10}))).settings
     assert setting.keys["note"] == "not the paper's model; not the paper's: local.clip=10"

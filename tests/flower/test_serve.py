@@ -96,6 +96,10 @@ def test_one_whose_checkpoints_are_gone_keeps_its_results(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"no checkpoints of pool .* its history\.csv and summary\.csv"):
         serve(folder, FakeGrid(places(plan, tmp_path / "again")))  # type: ignore[arg-type]
     assert {file: file.read_bytes() for file in (folder / RUN).glob("*.csv")} == before
+    (folder / RUN / "study.yaml").unlink()
+    with pytest.raises(InputError, match=r"no checkpoints of pool"):
+        serve(folder, FakeGrid(places(plan, tmp_path / "again")))  # type: ignore[arg-type]
+    assert not (folder / RUN / "study.yaml").exists(), "it would be of another secret seed"
 
 
 def _round(folder: Path) -> int:

@@ -118,6 +118,16 @@ def test_a_table_says_what_is_missing_short_or_lost(tmp_path: Path) -> None:
     )
 
 
+def test_who_lacks_seeds_that_others_have_is_not_bold(tmp_path: Path) -> None:
+    """Nor does it decide who is: at seed 0, the only one that MOON has, FedAvg is ahead of FedSkip."""
+    scores = {"FedAvg": (0.59, 0.5, 0.5), "FedSkip-3": (0.58, 0.7, 0.7), "MOON": (0.9,)}
+    runs = [run(label, seed, score) for label, of in scores.items() for seed, score in enumerate(of)]
+    keys = kept(tmp_path).settings[0].keys
+    study = recorded(tmp_path, [row | {"rounds": 1000} for row in runs], **keys)
+    sheet = table_sheet("table3", [columns()["table3/synthetic"]], [study])
+    assert [row[0].plain for row in sheet.rows if row[1].style == BEST] == ["FedSkip-3"]
+
+
 def test_clients_in_a_short_batch_are_counted(tmp_path: Path) -> None:
     results, column = kept(tmp_path), columns()["table3/synthetic"]
     assert (short(column, []), short(column, [results])) == ("", "not noted")

@@ -74,6 +74,11 @@ def test_a_run_that_diverged_has_lost(tmp_path: Path) -> None:
     assert row["verdict"] == "diverged at 2 of 3 seeds", "however good the others are"
     assert recorded(tmp_path, runs).leaders("a") == ["FedAvg"]
     assert recorded(tmp_path, runs).table()[1]["diverged"] == 2
+    runs[1]["diverged"] = runs[2]["diverged"] = True
+    row = recorded(tmp_path, runs).compare()[1]
+    assert row["verdict"] == "diverged at 2 of 3 seeds", "also where the baseline did"
+    runs[4]["diverged"] = False
+    assert recorded(tmp_path, runs).compare()[1]["verdict"] == "diverged at 1 of 3 seeds"
 
 
 def test_a_run_that_has_not_merged_yet_did_not_diverge(tmp_path: Path) -> None:

@@ -118,6 +118,11 @@ def test_of_several_settings_each_has_checkpoints(tmp_path: Path, monkeypatch: p
         with pytest.raises(InputError, match=rule):
             study(tmp_path / "s", **keys).resume()
         assert file.read_text() == text
+    for text in (whole.replace(",", ";"), "no table\n"):
+        file.write_text(text)
+        with pytest.raises(InputError, match="delete it: what no checkpoint has of it is lost then"):
+            study(tmp_path / "s", **keys).resume()
+        assert file.read_text() == text
     file.write_text(whole)
     for file in aside.iterdir():
         file.rename(tmp_path / "s" / "checkpoints" / file.name)
@@ -152,6 +157,6 @@ def test_of_groups_each_has_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "s" / "checkpoints"
     for file in folder.iterdir():  # now those of the first group only
         file.rename(folder / file.name.replace("toy", group_key("toy", 0, 2), 1))
-    rule = r"no checkpoints of toy any more: .* history\.csv up to round 6 and summary\.csv"
+    rule = r"no checkpoints of (toy\.\S+) any more: .* history\.csv up to round 6 and summary\.csv"
     with pytest.raises(InputError, match=rule):
         study(tmp_path / "s", groups=2, **KEYS).resume()

@@ -60,13 +60,13 @@ class Serving:
 
     def play(self, line: Line) -> None:
         folder = Folder(self.out)
-        if not folder.file.exists():
-            folder.write(dump(self.plan.spec, [self.plan.setting]), self._record())
-        folder.clear()
         if self.conductor.restore():
             log.info("going on after round %d", self.conductor.round)
         else:
             self._refuse_lost(folder)
+        if not folder.file.exists():
+            folder.write(dump(self.plan.spec, [self.plan.setting]), self._record())
+        folder.clear()
         (self.out / "summary.csv").unlink(missing_ok=True)
         self._cut()
         SkippingStrategy(self.conductor, line, self.told).play()

@@ -110,6 +110,16 @@ def ends(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3 - tail]}...{text[-tail:]}"
 
 
+def few(names: Iterable[str], most: int = 3) -> str:
+    """Names in a message, of many only the first.
+
+    >>> few(["a", "b"]), few("abcd")
+    ('a, b', 'a, b, c, ...')
+    """
+    all_ = list(names)
+    return ", ".join(all_[:most]) + (", ..." if len(all_) > most else "")
+
+
 def require(field: str, ok: bool, rule: str, value: object = ..., fix: str = "") -> None:
     """Raise an `InputError` unless `ok`."""
     if not ok:

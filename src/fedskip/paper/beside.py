@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -85,13 +85,20 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
     for column in columns:
         runs = column.runs(studies)
         headers += [column.name, "paper"]
-        best = strongest(runs, score) if sum(map(bool, runs.values())) > 1 else None
+        best = strongest(_with_all_seeds(runs), score)
         for name in names:
             text = cell(column, runs.get(name), score, column.seeds(runs))
             rows[name] += [Text(text, BEST if name == best else ""), Text(published(column, name))]
         small += [Text(short(column, studies)), Text("")]
     title = f"{table}, {named(score)} test accuracy in %"
     return Sheet(title, headers, 1, [*rows.values(), *[small] * any(cell.plain for cell in small[1:])])
+
+
+def _with_all_seeds(runs: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
+    """The methods that lack no seed which others have, if there are several: of these one may be bold."""
+    most = max(map(len, runs.values()))
+    found = {name: rows for name, rows in runs.items() if len(rows) == most > 0}
+    return found if len(found) > 1 else {}
 
 
 def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = "mean_tail") -> Sheet:
@@ -216,11 +223,9 @@ def shown_gain(found: Difference, of: int = 0) -> str:
     if found.mean is None or found.missing:
         return units.NONE
     mean, low, high = (units.difference(value, METRIC) for value in (found.mean, found.low, found.high))
-    said, of = (
-        f"{mean} ({low} to {high})" if found.low is not None else mean,
-        max(of, found.seeds + found.unmatched),
-    )
-    return f"{said} at {found.seeds} of {of} seeds" if found.seeds < of else said
+    said = mean if found.low is None else f"{mean} ({low} to {high})"
+    most = max(of, found.seeds + found.unmatched)
+    return f"{said} at {found.seeds} of {most} seeds" if found.seeds < most else said
 
 
 def published(column: Column, name: str) -> str:

@@ -101,7 +101,11 @@ def which_diverged(studies: Sequence[Results], out: Path) -> list[RenderableType
 
 
 COMPUTED = {
-    "table4": Computed("rounds, merges and bytes to FedAvg's accuracy, from runs of tables 2 and 3", table4),
+    "table4": Computed(
+        "rounds, merges and bytes to FedAvg's accuracy, from runs of tables 2 and 3",
+        table4,
+        needs="FedAvg in a column of tables 2 and 3, with its history",
+    ),
     "fig2": Computed(
         "the way of the models, from any run that skips",
         fig2,

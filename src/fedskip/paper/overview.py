@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.text import Text
 
 from fedskip.data import cache, catalogue
-from fedskip.input.errors import InputError
+from fedskip.input.errors import InputError, few
 from fedskip.paper import compose, tune
 from fedskip.paper.beside import column_sheet, table_sheet
 from fedskip.paper.columns import TABLES, Column, columns, settings
@@ -25,7 +25,6 @@ NOTE = (
 )
 DRAWN = ("fig1", "fig5", compose.STUDY)  # which `pictures.shown` shows
 OWN = {compose.STUDY: compose.compose_sheet, tune.STUDY: tune.tune_sheet}  # studies with tables of their own
-FEW = 3  # files that a line names
 log = logging.getLogger(__name__)
 
 
@@ -130,8 +129,7 @@ def found(folders: Sequence[Path] | None, field: str = "OUT") -> list[Results]:
     if files and len(files) == len(folders or ()):
         raise InputError(field, "is not a folder", str(files[0]))
     if files:
-        few, more = ", ".join(file.name for file in files[:FEW]), ", ..." * (len(files) > FEW)
-        log.warning("left out, as no folder: %s%s", few, more)
+        log.warning("left out, as no folder: %s", few(file.name for file in files))
     for folder in (one for one in folders or [Path("runs")] if one not in files):
         if (folder / "study.yaml").exists():
             studies.append(_read(folder, field))

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from fedskip.files import clear_parts, digest, write_text
-from fedskip.input.errors import InputError, flag, option, require, resuming_it, short
+from fedskip.input.errors import InputError, few, flag, option, require, resuming_it, short
 from fedskip.input.nest import flatten
 from fedskip.input.plain import Loader, Written, load, read_text, written
 from fedskip.records.checkpoint import Held, newest, read_history, read_notes
@@ -238,7 +238,7 @@ def changes(before: Facts, now: Facts) -> list[str]:
     """What a study differs in from another, in words, by dotted key."""
     settings = [{one["name"]: flatten(one) for one in settings_of(study)} for study in (before, now)]
     lost, new = ([*a.keys() - b.keys()] for a, b in (settings, settings[::-1]))
-    named = [f"the settings were {_few(settings[0])} and are {_few(settings[1])}"] if lost or new else []
+    named = [f"the settings were {few(settings[0])} and are {few(settings[1])}"] if lost or new else []
     plain = [
         {key: value for key, value in study.items() if key not in (*KEYS, "settings") or key == "name"}
         for study in (before, now)
@@ -246,10 +246,6 @@ def changes(before: Facts, now: Facts) -> list[str]:
     pairs = [(one, settings[1][name]) for name, one in settings[0].items() if name in settings[1]]
     found = [words for one, other in [(plain[0], plain[1]), *pairs] for words in _changed(one, other)]
     return list(dict.fromkeys([*named, *found]))
-
-
-def _few(names: Collection[str]) -> str:
-    return ", ".join(list(names)[:FEW]) + (", ..." if len(names) > FEW else "")
 
 
 def _changed(one: Facts, other: Facts) -> list[str]:

@@ -160,7 +160,7 @@ def _shown(found: Difference, is_baseline: bool, broken: bool) -> Row:
     words = {1: "better", -1: "worse", 0: "not told apart"}[found.sign]
     if found.missing:
         lacks = "diverged" if broken else "has no score"
-        words = f"{lacks} at {found.missing} of {found.missing + found.seeds} seeds"
+        words = f"{lacks} at {found.missing} of {found.missing + found.seeds + found.unmatched} seeds"
     elif found.low is None:
         words = "one seed tells nothing" if found.seeds == 1 else "no seed to compare"
     return {

@@ -5,7 +5,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedskip.input.errors import InputError, either
+from fedskip.input.errors import InputError, either, few
 from fedskip.records.checkpoint import newest
 from fedskip.records.provenance import Folder
 from fedskip.records.table import Row, Table
@@ -32,7 +32,8 @@ def refuse_lost(folder: Folder, begun: Sequence[tuple[Part, int]], every: int | 
         found += ["summary.csv"] if runs & written else []
         if found:
             run = either(f"`fedskip run {folder.file} --out NEW`", "`Study('NEW', ...).run()`")
-            raise lost(folder, part.key, found, f"run its study into another folder with {run}")
+            whose = part.key if runs == {*part.run_names} else few(sorted(runs))
+            raise lost(folder, whose, found, f"run its study into another folder with {run}")
 
 
 def _without_checkpoint(folder: Folder, part: Part) -> set[str]:
@@ -45,7 +46,8 @@ def _without_checkpoint(folder: Folder, part: Part) -> set[str]:
 def recorded(out: Path, kept: bool = False) -> Table:
     """What history.csv holds.
 
-    One that cannot be read is refused; where checkpoints `kept` some of it, its lines that can be read count.
+    Where checkpoints `kept` some of it, of a damaged file the lines that can be read count; else, and where
+    there are none, it is refused.
     """
     file = out / "history.csv"
     if not file.exists() or not file.stat().st_size:
@@ -53,9 +55,9 @@ def recorded(out: Path, kept: bool = False) -> Table:
     try:
         return Table.read(file, filled=("run", "round"))
     except InputError as error:
-        if kept:
-            return Table(("run", "round"), _readable(file))
-        fix = f"{error.fix}, or delete it to start anew: no checkpoint has what it held"
+        if kept and (rows := [*_readable(file)]):
+            return Table(("run", "round"), rows)
+        fix = f"{error.fix}, or delete it: what no checkpoint has of it is lost then"
         raise InputError(error.field, error.rule, error.value, fix) from None
 
 
@@ -68,9 +70,9 @@ def _readable(file: Path) -> Iterator[Row]:
                 yield {"run": run, "round": int(round)}
 
 
-def lost(folder: Folder, part: str, found: Sequence[str], instead: str) -> InputError:
-    """The folder has results of a part, and no checkpoints; `instead`: how to begin elsewhere."""
-    fix = "bring its checkpoints/ back; to start anew here all the same, move history.csv and summary.csv "
-    fix += f"away; or {instead}"
-    rule = f"has no checkpoints of {part} any more: to start anew would lose its {' and '.join(found)}"
+def lost(folder: Folder, whose: str, found: Sequence[str], instead: str) -> InputError:
+    """The folder has results, and no checkpoints of `whose` they are; `instead`: how to begin elsewhere."""
+    fix = "bring them back to checkpoints/; to start anew here all the same, move history.csv and "
+    fix += f"summary.csv away; or {instead}"
+    rule = f"has no checkpoints of {whose} any more: to start anew would lose its {' and '.join(found)}"
     return InputError("out", rule, str(folder.path), fix)

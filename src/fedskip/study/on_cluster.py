@@ -20,7 +20,7 @@ from fedskip.version import same_device
 
 @contextlib.contextmanager
 def on_cluster(spec: StudySpec, noted: Facts, anyway: bool) -> Iterator[Spread]:
-    """Inside, a study has a cluster; `noted`: of its parts, by name, when they began."""
+    """Inside, a study has a cluster; `noted`: of the parts to train, by name, when they began."""
     assert spec.cluster is not None
     with joined.joined(spec.cluster):
         from fedskip.cluster.hall import RayHall  # where Ray is not installed, that has been said

@@ -246,7 +246,8 @@ class Study:
                     prepared.append(one)
                     todo += [] if done else [one]
         if self.spec.cluster is not None and shown is not None and todo:
-            shown.spread = shown.inside.enter_context(on_cluster(self.spec, noted, anyway))
+            begun = {one.setting.key: noted[one.setting.key] for one in todo if one.setting.key in noted}
+            shown.spread = shown.inside.enter_context(on_cluster(self.spec, begun, anyway))
             shown.spread.look(todo, noted, anyway)
         return settings, prepared
 
