@@ -49,7 +49,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "synthetic": {"data": "synthetic", "model": {"name": "mlp", "hidden": [64]}, "cohort": 10},
 }  # fmt: skip
-LOSSES = ("members", "others")  # whose there are
 COLUMNS = ("data", "method", "seeds", "rounds", "ago", "visits", "auc", "spread", "tpr", "accuracy")
 
 
@@ -140,7 +139,8 @@ def audit(name: str, keys: dict[str, Any], label: str, rounds: int, period: int)
         for ago, visits in seen.items():
             mine = [one for one in visits if one.seed in seeds]
             aucs = np.array([one.auc for one in mine])
-            members, others = (np.concatenate([getattr(one, of) for one in mine]) for of in LOSSES)
+            members = np.concatenate([one.members for one in mine])
+            others = np.concatenate([one.others for one in mine])
             rows.append({
                 "data": name, "method": label, "seeds": ", ".join(map(str, seeds)), "rounds": rounds,
                 "ago": ago, "visits": len(mine), "auc": round(float(aucs.mean()), 4),

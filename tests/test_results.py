@@ -8,6 +8,7 @@ import importlib.util
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -246,7 +247,7 @@ def test_the_sizes_of_clients_in_the_errata(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-@pytest.mark.parametrize("name", ["evidence", "nova", "runs", "theory", "verdicts"])
+@pytest.mark.parametrize("name", ["again", "evidence", "nova", "runs", "theory", "verdicts"])
 def test_examples_of_the_scripts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SCRIPT.parent)
     found = importlib.util.spec_from_file_location(f"results_{name}", SCRIPT.parent / f"{name}.py")
@@ -294,6 +295,34 @@ def test_a_command_makes_the_study_of_its_folder(folder: str, monkeypatch: pytes
         assert setting.rounds == draft.keys["rounds"]
         assert [*setting.keys["seeds"]] == [*draft.keys["seeds"]]
         assert {*parse_many(setting.keys["methods"])} == {*draft.keys["methods"]}
+
+
+def test_what_was_run_again_says_how_much_was_compared() -> None:
+    with (SCRIPT.parent / "again.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        assert row["command"] == f"python docs/results/again.py {row['folder']}"
+        study = Results.read(SCRIPT.parent / row["folder"])
+        counts = [len(study.history), len(study.summary)] if study.history else [len(study.summary)]
+        if row["result"].startswith("the same"):
+            assert re.findall(r"[\d,]+(?= (?:rows )?of)", row["result"]) == [f"{count:,}" for count in counts]
+    assert any(row["result"].startswith("the same") for row in rows)
+
+
+def test_again_says_what_differs(tmp_path: Path) -> None:
+    ours = SCRIPT.parent / "quickstart"
+    command = [sys.executable, SCRIPT.parent / "again.py", "quickstart"]
+    same = subprocess.run([*command, ours], capture_output=True, text=True, check=False)
+    rows = [f"{name}.csv: the same, {count} rows" for name, count in (("history", "4,068"), ("summary", 27))]
+    assert (same.returncode, same.stdout.splitlines()) == (0, rows)
+    shutil.copytree(ours, tmp_path / "made")
+    summary = Table.read(ours / "summary.csv")
+    summary.rows[0]["mean_tail"] += 0.25
+    (tmp_path / "made" / "summary.csv").write_text(summary.csv())
+    other = subprocess.run([*command, tmp_path / "made"], capture_output=True, text=True, check=False)
+    _, said, _, first, *_ = other.stdout.splitlines()
+    assert (other.returncode, said) == (1, "summary.csv: mean_tail differs in 1 of 27 rows, by up to 0.25")
+    assert re.fullmatch(r"  synthetic FedAvg: 82\.67 ± 0\.95, 91\.0.", first)
 
 
 def commanded(command: str) -> Sequence[Draft]:

@@ -1,16 +1,35 @@
-"""What a curious client learns, from benchmarks/results/audit-femnist.csv."""
+"""What a curious client learns: audit-femnist.csv of benchmarks/results; audit-seeds.csv has each seed alone, too."""
 
-from files import BENCHMARKS, lines
+from files import BENCHMARKS, Line, lines
 from rich.text import Text
 
 from fedskip.report.sheet import Sheet
+from fedskip.report.statistics import Difference, difference
 
-FILE = f"{BENCHMARKS}/audit-femnist"
+FILE, SEEDS = f"{BENCHMARKS}/audit-femnist", f"{BENCHMARKS}/audit-seeds"
+
+
+def together(file: str = FILE) -> list[Line]:
+    """The rows of all seeds together, which come first."""
+    found = lines(file)
+    return [line for line in found if line["seeds"] == found[0]["seeds"]]
+
+
+def alone(method: str) -> dict[int, float]:
+    """The AUC of each seed alone, of the client who had the model just before."""
+    mine = [line for line in lines(SEEDS) if line["method"] == method and line["ago"] == "1"]
+    return {int(line["seeds"]): float(line["auc"]) for line in mine if line["seeds"].isdecimal()}
+
+
+def told(name: str) -> str:
+    """What METHOD tells more than FedAvg, in AUC, paired by seed, with Student's interval."""
+    found: Difference = difference(alone(name), alone("fedavg"))
+    return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
 
 
 def audit_sheet() -> Sheet:
     """AUC by method and by how many visits ago a client had the model."""
-    found = lines(FILE)
+    found = together()
     back = list(dict.fromkeys(line["ago"] for line in found))
     headers = ["method", *(f"{ago} ago" for ago in back), "found at 1 % false", "accuracy"]
     rows = []
@@ -24,11 +43,11 @@ def audit_sheet() -> Sheet:
 
 def error() -> str:
     """The largest standard error of an AUC, over visits."""
-    return f"{max(float(line['spread']) / float(line['visits']) ** 0.5 for line in lines(FILE)):.3f}"
+    return f"{max(float(line['spread']) / float(line['visits']) ** 0.5 for line in together()):.3f}"
 
 
 def audited(name: str) -> str:
     """METHOD:COLUMN of the client who had the model just before; METHOD is its AUC, with _ for spaces."""
     method, _, column = name.replace("_", " ").partition(":")
-    [line] = [one for one in lines(FILE) if one["method"] == method and one["ago"] == "1"]
+    [line] = [one for one in together() if one["method"] == method and one["ago"] == "1"]
     return f"{float(line[column or 'auc']):.3f}"

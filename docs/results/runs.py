@@ -1,4 +1,5 @@
-"""Where the numbers come from: `runs.csv` has a row for each folder of a study, `computed.csv` for the rest.
+"""Where the numbers come from: `runs.csv` has a row for each folder of a study, `computed.csv` for the rest;
+`again.csv` for each study that was run again.
 
 To add a study: its folder here, with study.yaml, summary.csv and history.csv, a row in runs.csv, and
 `python docs/results/write.py`. A test compares the rows with what the folders say of themselves.
@@ -15,7 +16,7 @@ from fedskip.report.results import Results
 FEW = 3  # methods that are named
 HEADERS = {
     "folder": "folder", "seeds": "seeds", "command": "command", "commit": "commit", "date": "date",
-    "device": "device", "minutes": "minutes", "note": "",
+    "device": "device", "minutes": "minutes", "note": "", "result": "what came out",
 }  # fmt: skip
 
 

@@ -123,7 +123,7 @@ def written(text: str, kept: list[Results]) -> str:
         sheets[f"table4:{name}"] = lambda name=name: target_sheet(name, kept)
 
     def block(found: re.Match[str]) -> str:
-        if found[2] in ("runs", "computed"):
+        if found[2] in ("runs", "again", "computed"):
             return f"{found[1]}{runs.table(found[2])}{found[4]}"
         sheet = sheets[found[2]]()
         note = f"\n{sheet.note}\n" if sheet.note else ""
