@@ -1,6 +1,6 @@
 """What can a curious client learn from the model that it receives? Membership inference by loss.
 
-    python benchmarks/audit.py femnist --rounds 200 --seeds 3 --out benchmarks/results/audit-femnist.csv
+    python benchmarks/audit.py femnist --rounds 200 --seeds 3 --sigma 0.001 0.01 0.1 0.5
     python benchmarks/audit.py femnist --rounds 200 --seeds 3 --sigma --out benchmarks/results/audit-seeds.csv
     python benchmarks/audit.py cifar10 --rounds 100 --out benchmarks/results/audit-cifar10.csv
 

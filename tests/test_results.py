@@ -234,7 +234,7 @@ def test_seeds_of_which_no_weights_are_known_are_left_out(
 def test_the_sizes_of_clients_in_the_errata(capsys: pytest.CaptureFixture[str]) -> None:
     """Its code prints what its table says."""
     text = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
-    [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(code, {})
     printed = [
         [int(number) for number in re.findall(r"\d+", line)] for line in capsys.readouterr().out.splitlines()
@@ -244,6 +244,22 @@ def test_the_sizes_of_clients_in_the_errata(capsys: pytest.CaptureFixture[str]) 
     (_, *ten), (_, *hundred) = printed[2:]
     assert (
         f"is {min(hundred)} to {max(hundred)} % of their mean (CIFAR-10: {min(ten)} to {max(ten)} %" in text
+    )
+
+
+def test_the_images_of_femnist_in_the_errata(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
+    _, code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(code, {})
+    images, right = re.fullmatch(r"(\d+) (\{.*\})\n", capsys.readouterr().out).groups()  # type: ignore[union-attr]
+    number = {name: int(count) for name, count in re.findall(r"'([^']+)': (\d+)", right)}
+    gain = max(number.values()) - number["FedAvg"]
+    assert f"all of them are multiples of 1/{images}" in text
+    assert f"the test set had {images} images: one is {100 / int(images):.1f} points" in text
+    assert f"the gain of {100 * gain / int(images):.1f} points is {gain} images" in text
+    assert (
+        f"{number['FedSkip-5']}/{images} is {number['FedSkip-5'] / int(images):.5f}"[:-1].replace("0.", ".")
+        in text
     )
 
 

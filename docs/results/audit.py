@@ -1,4 +1,4 @@
-"""What a curious client learns: audit-femnist.csv of benchmarks/results; audit-seeds.csv has each seed alone, too."""
+"""What a curious client learns, from benchmarks/results: all seeds together, and each alone."""
 
 from files import BENCHMARKS, Line, lines
 from rich.text import Text

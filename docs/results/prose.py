@@ -33,7 +33,7 @@ Others are called KIND:COLUMN:
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
 `travels:DATA:SCORE` and `cycle:DATA` are of Table I, `rule:SIGMOID:EPOCH` of benchmarks/sigmoid.py,
-`poison:SETTING:METHOD` of poison.py, `audit:METHOD` of audit.py,
+`poison:SETTING:METHOD` of poison.py, `audit:METHOD` and `audit-told:METHOD` of audit.py,
 `quick:METHOD` of quickstart.py, `bench:COMMAND` and `pfl:WHO` of speed.py, `nova:COLUMN:WHAT` of nova.py,
 `above:WHAT:COLUMN` and `below:WHAT:COLUMN` of verdicts.py, `visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
 `after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
@@ -53,7 +53,7 @@ from runs import sources
 from speed import measured, peer
 from theory import seconds
 
-from audit import audited, error
+from audit import audited, error, told
 from fedskip.paper.beside import (
     METRIC,
     SCORES,
@@ -373,6 +373,7 @@ def _peers(busy: bool) -> str:
 
 ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "audit": lambda name, _: audited(name),
+    "audit-told": lambda name, _: told(name),
     "bench": lambda name, _: measured(name),
     "nova": summed,
     "pfl": lambda name, _: peer(name),

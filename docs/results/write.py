@@ -125,9 +125,7 @@ def written(text: str, kept: list[Results]) -> str:
     def block(found: re.Match[str]) -> str:
         if found[2] in ("runs", "again", "computed"):
             return f"{found[1]}{runs.table(found[2])}{found[4]}"
-        sheet = sheets[found[2]]()
-        note = f"\n{sheet.note}\n" if sheet.note else ""
-        return f"{found[1]}{sheet.markdown()}{note}{found[4]}"
+        return f"{found[1]}{sheets[found[2]]().markdown()}{found[4]}"
 
     text = BLOCK.sub(block, text)
     return INLINE.sub(lambda found: f"{found[1]}{prose.value(found[2], kept)}{found[4]}", text)

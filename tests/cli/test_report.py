@@ -24,6 +24,23 @@ def test_a_report_of_a_study(quickstart, tmp_path):
     assert "FedSkip-2" in (out / "table.tex").read_text()
 
 
+def test_of_a_reduced_study_every_table_says_so(quickstart, tmp_path):
+    """Whatever its form; where one holds several settings, only those that are reduced."""
+    out = shutil.copytree(quickstart[0], tmp_path / "s")
+    text = (out / "study.yaml").read_text()
+    (out / "study.yaml").write_text(
+        text.replace("- name: synthetic\n", "- name: synthetic\n  of_rounds: 1000\n", 1)
+    )
+    code, _, _ = call("report", out, "--latex", "--markdown", "--csv", "--to", tmp_path / "to")
+    assert code == 0
+    for name in ("table", "compare", "reach"):
+        for form in ("tex", "md"):
+            assert "of 1,000 rounds" in " ".join((tmp_path / "to" / f"{name}.{form}").read_text().split())
+        with (tmp_path / "to" / f"{name}.csv").open() as file:
+            for row in csv.DictReader(file):
+                assert ("of 1,000 rounds" in row["note"]) == (row["setting"] == "synthetic")
+
+
 def test_the_page_follows_what_is_asked_for(quickstart, tmp_path):
     call("report", quickstart[0], "--to", tmp_path, "--baseline", "fedskip(period=2)", "--score", "best")
     assert "Differences (best, against FedSkip-2)" in (tmp_path / "report.html").read_text()

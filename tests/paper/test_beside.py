@@ -128,6 +128,11 @@ def test_who_lacks_seeds_that_others_have_is_not_bold(tmp_path: Path) -> None:
     assert [row[0].plain for row in sheet.rows if row[1].style == BEST] == ["FedSkip-3"]
 
 
+def test_runs_of_another_length_are_nothing_to_compare_with() -> None:
+    base, *longer = [run("FedAvg", 0, 0.5) | {"rounds": rounds} for rounds in (20, 6, 18)]
+    assert [gain([row], [base], "best") for row in longer] == ["–", "0.00"]
+
+
 def test_clients_in_a_short_batch_are_counted(tmp_path: Path) -> None:
     results, column = kept(tmp_path), columns()["table3/synthetic"]
     assert (short(column, []), short(column, [results])) == ("", "not noted")

@@ -80,3 +80,4 @@ def test_what_skipping_adds_is_over_the_same_method(tmp_path: Path) -> None:
     axes = compose_figure(settings()["compose/cifar10-beta0.5"], [study])
     marks = {line.get_label(): list(line.get_xdata()) for line in axes.get_lines()}
     assert marks["Δ = 5"] == [pytest.approx(4.0)]
+    assert any("2 of 3 seeds" in text.get_text() for text in axes.texts)

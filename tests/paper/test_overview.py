@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from fedskip.engine.local import Local
 from fedskip.input.errors import InputError
 from fedskip.paper.columns import settings
 from fedskip.paper.overview import found, missing, others, overview, strangers, tables
+from fedskip.report.results import Results
 from studies import of_cifar10, recorded, run, study
 
 
@@ -94,6 +96,30 @@ def test_folders_of_folders_and_those_without_a_study(
     assert [one.out for one in found([tmp_path / "all"])] == [made.out], "it holds studies"
     assert [one.out for one in found([made.out, bare])] == [made.out]
     assert caplog.messages == [f"{bare} is left out: it holds no study"]
+
+
+def test_one_that_is_damaged_does_not_hide_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, broken = (study(tmp_path / name, methods="fedavg", rounds=1, seeds=1).run().out for name in "ab")
+    with (broken / "history.csv").open("a") as file:
+        file.write("half a line\n")
+    assert [one.out for one in found([broken, whole])] == [whole]
+    assert re.match(rf"{broken} is left out: .* line 3 must have \d+ cells", caplog.messages[0])
+    with pytest.raises(InputError, match="line 3 must have"):
+        found([broken])
+
+
+def test_what_was_found_of_clients_is_read_with_old_studies(tmp_path: Path) -> None:
+    out = study(tmp_path / "s", methods="fedavg", rounds=1, seeds=1).run().out
+    [name] = [facts["partition"] for facts in Results.read(out).settings[0].divisions.values()]
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "clients" / "partitions.csv").write_text(f"partition,short\n{name},7\nother\n")
+    file = out / "study.yaml"
+    file.write_text(file.read_text().replace("short:", "others:"))
+    assert Results.read(out).settings[0].short == {}, "older studies have not noted it"
+    [one] = found([out])
+    assert one.settings[0].short == {0: 7}
 
 
 def test_files_among_folders_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,11 @@ SHEET = Sheet(
 )  # fmt: skip
 
 
+def test_what_numbers_are_stands_below_markdown() -> None:
+    sheet = replace(SHEET, note="Reduced: 20 of 1,000 rounds.")
+    assert sheet.markdown() == f"{SHEET.markdown()}\nReduced: 20 of 1,000 rounds.\n"
+
+
 def test_markdown() -> None:
     assert SHEET.markdown().splitlines() == [
         "| method | best |", "| --- | ---: |", "| My_1 & co\\| | **50.00 ± 1.00** |", "| central | – |",

@@ -14,6 +14,8 @@ from fedskip.input.errors import InputError, require, unknown
 from fedskip.report.choices import FORMATS, SCORES
 
 if TYPE_CHECKING:
+    from fedskip.records.table import Table
+    from fedskip.report.results import Results
     from fedskip.report.sheet import Sheet
 
 SCORE = "mean_tail"
@@ -80,9 +82,22 @@ def report(
     }
     for name, sheet in sheets.items():
         if csv:
-            write_text(to / f"{name}.csv", numbers[name]().csv())
+            write_text(to / f"{name}.csv", _marked(numbers[name](), results).csv())
         _write(sheet, to, name, {"tex": latex, "md": markdown})
     screen.print(f"\n{to / 'report.html'}", soft_wrap=True)
+
+
+def _marked(table: "Table", results: "Results") -> "Table":
+    """With a column that says what settings are less than they should be, or other, where some are."""
+    from fedskip.records.table import Table
+
+    marks = {setting.name: "; ".join(setting.marks) for setting in results.settings}
+    if not any(marks.values()):
+        return table
+    every = "; ".join(results.marks)  # of a row about all settings
+    return Table(
+        (*table.columns, "note"), [row | {"note": marks.get(row["setting"], every)} for row in table]
+    )
 
 
 def _write(sheet: "Sheet", to: Path, name: str, wanted: dict[str, bool]) -> None:

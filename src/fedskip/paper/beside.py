@@ -11,6 +11,7 @@ from fedskip.paper import intervals
 from fedskip.paper.columns import BASELINE, Column
 from fedskip.paper.remarks import labelled, length, lost, noted, other, precision, remarks, seeds, span
 from fedskip.paper.strongest import strongest
+from fedskip.records.history import TAIL
 from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.canvas import finish, new_axes
@@ -205,11 +206,28 @@ def known(runs: Sequence[Row], score: str) -> list[float]:
 
 
 def apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
-    """How runs differ from others, paired by seed."""
+    """How runs differ from others, paired by seed; one of another length is nothing to compare with."""
     mine, theirs = (
         {row["seed"]: None if row["diverged"] else row.get(score) for row in some} for some in (runs, others)
     )
+    lengths = {row["seed"]: row["rounds"] for row in others}
+    for row in runs:
+        if (
+            row["seed"] in theirs
+            and not row["diverged"]
+            and not _as_long(row["rounds"], lengths[row["seed"]])
+        ):
+            theirs[row["seed"]] = None
     return difference(mine, theirs)
+
+
+def _as_long(rounds: int, other: int) -> bool:
+    """Whether runs have about as many rounds: of a study that was stopped they end at different merges.
+
+    >>> _as_long(99, 100), _as_long(6, 20)
+    (True, False)
+    """
+    return min(rounds, other) >= (1 - TAIL) * max(rounds, other)
 
 
 def shown_gain(found: Difference, of: int = 0) -> str:

@@ -51,7 +51,8 @@ def clients(studies: Sequence[Results], out: Path) -> list[RenderableType]:
 def noted(study: Results, partitions: Path) -> Results:
     """A study that was made before studies noted their small clients, with those of a `partitions.csv`."""
     with partitions.open(encoding="utf-8", newline="") as file:
-        known = {row["partition"]: int(row["short"]) for row in csv.DictReader(file)}
+        rows = [row for row in csv.DictReader(file) if (row.get("short") or "").isdecimal()]
+    known = {row.get("partition"): int(row["short"]) for row in rows}
     settings = []
     for one in study.settings:
         found = {seed: known.get(facts.get("partition", "")) for seed, facts in one.divisions.items()}

@@ -10,6 +10,7 @@ from fedskip.data import cache, catalogue
 from fedskip.input.errors import InputError, few
 from fedskip.paper import compose, tune
 from fedskip.paper.beside import column_sheet, table_sheet
+from fedskip.paper.clients import noted
 from fedskip.paper.columns import TABLES, Column, columns, settings
 from fedskip.paper.estimate import DEVICE, time
 from fedskip.paper.remarks import length, precision, seeds
@@ -121,8 +122,8 @@ def _runs(column: Column, studies: Sequence[Results]) -> set[tuple[Path, str]]:
 def found(folders: Sequence[Path] | None, field: str = "OUT") -> list[Results]:
     """The studies in these folders, or in folders in them; by default those in runs/ that have results.
 
-    `field`: where the folders were named. Of several, one that holds no study is left out with a line; so are
-    files, which a pattern such as docs/results/* may name.
+    `field`: where the folders were named. Of several, one that holds no study, or one that cannot be read, is
+    left out with a line; so are files, which a pattern such as docs/results/* may name.
     """
     studies: list[Results] = []
     files = [path for path in folders or () if path.is_file()]
@@ -131,14 +132,14 @@ def found(folders: Sequence[Path] | None, field: str = "OUT") -> list[Results]:
     if files:
         log.warning("left out, as no folder: %s", few(file.name for file in files))
     for folder in (one for one in folders or [Path("runs")] if one not in files):
-        if (folder / "study.yaml").exists():
-            studies.append(_read(folder, field))
-            continue
-        inner = sorted(file.parent for file in folder.glob("*/study.yaml"))
+        alone = (folder / "study.yaml").exists()
+        inner = [folder] if alone else sorted(file.parent for file in folder.glob("*/study.yaml"))
         for one in inner:
             try:
                 studies.append(_read(one, field))
             except InputError as error:  # it may have just begun
+                if alone and len(folders or ()) == 1:
+                    raise
                 log.warning("%s is left out: %s", one, error)
         if folders and not inner:
             if len(folders) == 1 or not folder.is_dir():
@@ -149,12 +150,15 @@ def found(folders: Sequence[Path] | None, field: str = "OUT") -> list[Results]:
 
 
 def _read(folder: Path, field: str) -> Results:
+    """A study; if it is an old one, with what `fedskip run clients` has found beside it."""
     try:
-        return Results.read(folder)
+        study = Results.read(folder)
     except InputError as error:
         raise InputError(
             field if error.field == "out" else error.field, error.rule, error.value, error.fix
         ) from None
+    partitions = folder.parent / "clients" / "partitions.csv"
+    return noted(study, partitions) if partitions.exists() else study
 
 
 def _data(column: Column) -> str:

@@ -63,7 +63,7 @@ class Sheet:
     # --- for papers and pages ------------------------------------------------------------------------
 
     def markdown(self) -> str:
-        """For a README or an issue; what is best is bold."""
+        """For a README or an issue; what is best is bold. Below it stands what its numbers are."""
 
         def cell(text: Text) -> str:
             plain = re.sub(r"([|*`])", r"\\\1", text.plain).replace("<", "&lt;")
@@ -71,7 +71,8 @@ class Sheet:
 
         rule = ["---"] * self.names + ["---:"] * (len(self.headers) - self.names)
         lines = [self.headers, rule, *(map(cell, row) for row in self.rows if row)]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+        note = ["", self.note] if self.note else []
+        return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *note, ""])
 
     def latex(self, label: str = "") -> str:
         """For a paper: a table with the rules of `booktabs`; what is best is bold."""
