@@ -355,6 +355,28 @@ def commanded(command: str) -> Sequence[Draft]:
     return build(chosen(given["study"], over, given["scale"])).settings
 
 
+def test_verdicts_of_the_readme_follow_from_its_gains() -> None:
+    """By the interval beside it: a gain that holds is a yes, or told in part; else it is neither."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Does it hold?")[2]
+    rows = [
+        line.strip("|").split("|") for line in text.partition("\n## ")[0].splitlines() if line[:2] == "| "
+    ]
+    judged = dict[str, str]()
+    for setting, *_, gain, _, verdict in rows[1:]:
+        found = re.search(r"-->([+-][\d.]+|0\.00)(?: \(([+-][\d.]+) to ([+-][\d.]+)\))?<", gain)
+        word = re.match(r" (\*\*[^*]+\*\*|not told)", verdict)
+        assert word, setting
+        low, high = (float(end) if end else 0.0 for end in found.groups()[1:]) if found else (0.0, 0.0)
+        judged[setting.strip()] = word[1]
+        assert word[1] in (
+            ("**yes**", "**open**")
+            if low > 0
+            else ("**in part**", "**no**", "**it loses**", "not told", "**open**")
+        ), setting
+        assert high >= 0
+    assert {*judged.values()} >= {"**yes**", "not told", "**no**"}
+
+
 # --- no number is typed by hand -------------------------------------------------------------------------
 
 # what pages may say without a file of ours: numbers of the paper's settings, and of documents and libraries

@@ -137,6 +137,8 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
     if what == "early":
         held = column.results(kept)
         return points(difference(*(early(held, name, int(score)) for name in (method, BASELINE))))
+    if kind == "trough":
+        return _trough(column.results(kept), method, column.rounds)
     if what == "each":
         base, score = (_alone(column, method), "tail") if score == "alone" else (BASELINE, score or "tail")
         gaps = _gaps(runs[method], runs[base], words[score])
@@ -190,6 +192,15 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         return published_gain(column, method)
     assert kind == "paper", kind
     return published(column, method)
+
+
+def _trough(held: Results | None, method: str, rounds: int) -> str:
+    """The round in which its last merge is furthest behind FedAvg's, by the mean over seeds."""
+    gaps = {
+        round: difference(early(held, method, round), early(held, BASELINE, round)).mean
+        for round in range(1, rounds + 1)
+    }
+    return str(min((gap, round) for round, gap in gaps.items() if gap is not None)[1])
 
 
 def _found(method: str, runs: dict[str, list[Row]]) -> str:
@@ -384,11 +395,23 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "travels": _travels,
     "above": verdicts.above,
     "below": verdicts.below,
+    "sizes": lambda name, _: _sizes(name),
     "single": lambda name, _: counted(name),
     "after": lambda name, _: after_one(name, huge=False),
     "huge": lambda name, _: after_one(name, huge=True),
     "visit": lambda name, _: looked_at(name),
 }
+
+
+def _sizes(name: str) -> str:
+    """The samples of the smallest and the largest client in all partitions DATA:CLIENTS of the runs."""
+    data, clients = name.split(":")
+    mine = [
+        line for line in lines("clients/partitions") if (line["data"], line["clients"]) == (data, clients)
+    ]
+    return _range((float(line[key]) for line in mine for key in ("smallest", "largest")), ",.0f")
+
+
 OWN: dict[str, Callable[[list[Results]], str]] = {
     "saved-3": lambda _: _saved(3),
     "saved-10": lambda _: _saved(10),
