@@ -3,9 +3,9 @@
     python docs/results/again.py synthetic       # trains it, in runs/again/synthetic, and compares
     python docs/results/again.py synthetic DIR   # compares with a folder that the command has made
 
-All columns are compared but the seconds. On the same device, with the same versions, they are the same to
-the last bit (docs/determinism.md). Elsewhere it says what differs and by how much, and shows each method's
-mean beside its standard deviation over seeds; it then ends with 1.
+All columns that were kept are compared, but the seconds. On the same device, with the same versions, they are
+the same to the last bit (docs/determinism.md). Elsewhere it says what differs and by how much, and shows each
+method's mean beside its standard deviation over seeds; it then ends with 1.
 """
 
 import argparse
@@ -33,13 +33,15 @@ def train(folder: str, out: Path) -> None:
 
 
 def differences(ours: Table, theirs: Table, keys: Sequence[str]) -> list[str]:
-    """What differs between two tables, in words, column by column; a column that only one has is left out.
+    """What of our table differs from theirs, in words, column by column; they may have columns that are new.
 
     >>> ours = Table(("run", "last"), [{"run": "a", "last": 0.5}, {"run": "b", "last": 0.25}])
     >>> differences(ours, ours, ["run"])
     []
     >>> differences(ours, Table(("run", "last"), [{"run": "a", "last": 0.75}]), ["run"])
     ['1 of 2 rows are in one of them only', 'last differs in 1 of 1 rows, by up to 0.25']
+    >>> differences(ours, Table(("run", "new"), [{"run": "a", "new": 1}, {"run": "b", "new": 2}]), ["run"])
+    ['last is not there any more']
     """
     mine, other = ({tuple(row[key] for key in keys): row for row in table} for table in (ours, theirs))
     both = mine.keys() & other.keys()
@@ -47,7 +49,10 @@ def differences(ours: Table, theirs: Table, keys: Sequence[str]) -> list[str]:
     if alone := mine.keys() ^ other.keys():
         found.append(f"{len(alone):,} of {len(mine.keys() | other.keys()):,} rows are in one of them only")
     for column in ours.columns:
-        if column == TIMED or column not in theirs.columns:
+        if column == TIMED:
+            continue
+        if column not in theirs.columns:
+            found.append(f"{column} is not there any more")
             continue
         pairs = [(mine[key][column], other[key][column]) for key in both]
         if unequal := [(a, b) for a, b in pairs if repr(a) != repr(b)]:  # NaN is NaN, here
@@ -77,6 +82,8 @@ def main() -> int:
     given = parser.parse_args()
     made = given.made or ROOT / "runs" / "again" / given.folder
     if given.made is None:
+        if made.exists():
+            parser.error(f"{made} is there: delete it, or compare with it by naming it")
         train(given.folder, made)
     same = True
     for name, keys in KEYS.items():

@@ -46,8 +46,8 @@ def error() -> str:
     return f"{max(float(line['spread']) / float(line['visits']) ** 0.5 for line in together()):.3f}"
 
 
-def audited(name: str) -> str:
+def audited(name: str, file: str = FILE) -> str:
     """METHOD:COLUMN of the client who had the model just before; METHOD is its AUC, with _ for spaces."""
     method, _, column = name.replace("_", " ").partition(":")
-    [line] = [one for one in together() if one["method"] == method and one["ago"] == "1"]
+    [line] = [one for one in together(file) if one["method"] == method and one["ago"] == "1"]
     return f"{float(line[column or 'auc']):.3f}"

@@ -9,6 +9,7 @@ Those of the paper's columns are called KIND:COLUMN:METHOD, as `gain:table2/cifa
 - `over`, `over-best`, `over-last` with METHOD:OTHER: the same over another method
 - `early-N`: the accuracy at the last merge up to round N, less FedAvg's
 - `alone`, `alone-best`, `alone-last` and `each-alone`: the same over the method itself without skipping
+- `trough`: the round in which its last merge is furthest behind FedAvg's
 - `again`: by how much runs of one seed differ in tail that stand in two folders, without their sign
 - `reached`, `reached-round`: the highest accuracy and when, seed by seed, also of runs that diverged later
 - `merged-N`, `losses-N`: at the first N merges of the first seed, the accuracy, and the mean training loss
@@ -33,9 +34,11 @@ Others are called KIND:COLUMN:
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
 `travels:DATA:SCORE` and `cycle:DATA` are of Table I, `rule:SIGMOID:EPOCH` of benchmarks/sigmoid.py,
-`poison:SETTING:METHOD` of poison.py, `audit:METHOD` and `audit-told:METHOD` of audit.py,
+`poison:SETTING:METHOD` of poison.py, `audit:METHOD`, `audit-seeds:METHOD` and `audit-told:METHOD` of
+audit.py,
 `quick:METHOD` of quickstart.py, `bench:COMMAND` and `pfl:WHO` of speed.py, `nova:COLUMN:WHAT` of nova.py,
-`above:WHAT:COLUMN` and `below:WHAT:COLUMN` of verdicts.py, `visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
+`sizes:DATA:CLIENTS` of clients/partitions.csv, `above:WHAT:COLUMN` and `below:WHAT:COLUMN` of verdicts.py,
+`visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
 `after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
 """
 
@@ -53,7 +56,7 @@ from runs import sources
 from speed import measured, peer
 from theory import seconds
 
-from audit import audited, error, told
+from audit import SEEDS, audited, error, told
 from fedskip.paper.beside import (
     METRIC,
     SCORES,
@@ -179,10 +182,10 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
     if kind == "broke":
         return ", ".join(str(row["broke_round"]) for row in runs[method] if row["diverged"])
     if what == "jump":
-        runs_of = histories(column.results(kept), method).values()
+        runs_of = histories(_trained(column, method, kept), method).values()
         return _drift([row for run in runs_of for row in run], "jumps", score)
     if what in ("jumps", "first"):
-        known = histories(column.results(kept), method)
+        known = histories(_trained(column, method, kept), method)
         return ", ".join(_drift(known.get(row["seed"]), what, score) for row in runs[method])
     if kind == "chance":
         return f"{sum(map(column.at_chance, runs[method]))} of {len(runs[method])}"
@@ -192,6 +195,16 @@ def _of_method(kind: str, column: Column, method: str, kept: list[Results]) -> s
         return published_gain(column, method)
     assert kind == "paper", kind
     return published(column, method)
+
+
+def _trained(column: Column, method: str, kept: list[Results]) -> Results | None:
+    """A column's histories; where the method was trained for fewer rounds than others, its own."""
+    held = column.results(kept)
+    if held is not None and method in held.labels():
+        return held
+    return column.results(
+        [one for one in kept if any(method in part.labels() for part in column.parts([one]))]
+    )
 
 
 def _trough(held: Results | None, method: str, rounds: int) -> str:
@@ -382,8 +395,18 @@ def _peers(busy: bool) -> str:
     return _range(ratios[1:], ".0f") if busy else f"{ratios[0]:.0f}"
 
 
+def _sizes(name: str) -> str:
+    """The samples of the smallest and the largest client in all partitions DATA:CLIENTS of the runs."""
+    data, clients = name.split(":")
+    mine = [
+        line for line in lines("clients/partitions") if (line["data"], line["clients"]) == (data, clients)
+    ]
+    return _range((float(line[key]) for line in mine for key in ("smallest", "largest")), ",.0f")
+
+
 ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "audit": lambda name, _: audited(name),
+    "audit-seeds": lambda name, _: audited(name, SEEDS),
     "audit-told": lambda name, _: told(name),
     "bench": lambda name, _: measured(name),
     "nova": summed,
@@ -401,15 +424,6 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "huge": lambda name, _: after_one(name, huge=True),
     "visit": lambda name, _: looked_at(name),
 }
-
-
-def _sizes(name: str) -> str:
-    """The samples of the smallest and the largest client in all partitions DATA:CLIENTS of the runs."""
-    data, clients = name.split(":")
-    mine = [
-        line for line in lines("clients/partitions") if (line["data"], line["clients"]) == (data, clients)
-    ]
-    return _range((float(line[key]) for line in mine for key in ("smallest", "largest")), ",.0f")
 
 
 OWN: dict[str, Callable[[list[Results]], str]] = {

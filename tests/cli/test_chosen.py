@@ -69,10 +69,11 @@ def test_another_version_of_the_papers_study_is_marked(given, note):
     assert setting.keys.get("note") == note
 
 
-def test_what_a_data_set_brings_is_the_papers_too():
-    for samples, note in ((20_000, None), (500, "not the paper's: eval_samples=500")):
-        [setting] = build(chosen("table3/shakespeare", Tree({"eval_samples": samples}))).settings
-        assert setting.keys.get("note") == note
+def test_what_holds_by_default_is_the_papers_too():
+    for key, value, other in (("eval_samples", 20_000, 500), ("validation", 0, 0.1), ("eval_every", 1, 2)):
+        for given, note in ((value, None), (other, f"not the paper's: {key}={other}")):
+            [setting] = build(chosen("table3/shakespeare", Tree({key: given}))).settings
+            assert setting.keys.get("note") == note
 
 
 def test_a_note_of_the_study_stays():

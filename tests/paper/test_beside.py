@@ -126,6 +126,12 @@ def test_who_lacks_seeds_that_others_have_is_not_bold(tmp_path: Path) -> None:
     study = recorded(tmp_path, [row | {"rounds": 1000} for row in runs], **keys)
     sheet = table_sheet("table3", [columns()["table3/synthetic"]], [study])
     assert [row[0].plain for row in sheet.rows if row[1].style == BEST] == ["FedSkip-3"]
+    others = [run("MOON", seed, score) | {"rounds": 1000} for seed, score in ((1, 0.9), (2, 0.1))]
+    both = [row for row in study.summary if row["method"] != "MOON" and row["seed"] < 2]
+    apart = table_sheet(
+        "table3", [columns()["table3/synthetic"]], [recorded(tmp_path, both + others, **keys)]
+    )
+    assert not [row for row in apart.rows if row[1].style == BEST], "no two have the seeds that there are"
 
 
 def test_runs_of_another_length_are_nothing_to_compare_with() -> None:

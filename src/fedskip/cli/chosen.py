@@ -75,10 +75,9 @@ def marked(tree: Tree, given: Mapping[str, Any], scale: float | None) -> Tree:
 
 def _changed(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """What makes a setting other than the paper's, in words."""
-    from fedskip.paper.columns import FREE, TESTED
+    from fedskip.paper.columns import FREE, defaults
 
-    data = tagged("data", own["data"])["name"]
-    own = {"eval_samples": TESTED.get(data)} | {**own}  # unless it says otherwise, the data set sets them
+    own = defaults(tagged("data", own["data"])["name"]) | {**own}
     before, now = (
         flatten({key: tagged(key, value) if key in TAGS else value for key, value in some.items()})
         for some in (own, {key: given[key] for key in given if key in KEYS and key not in FREE})

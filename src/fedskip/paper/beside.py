@@ -10,8 +10,7 @@ from rich.text import Text
 from fedskip.paper import intervals
 from fedskip.paper.columns import BASELINE, Column
 from fedskip.paper.remarks import labelled, length, lost, noted, other, precision, remarks, seeds, span
-from fedskip.paper.strongest import strongest
-from fedskip.records.history import TAIL
+from fedskip.paper.strongest import as_long, strongest
 from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.canvas import finish, new_axes
@@ -97,8 +96,8 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
 
 def _with_all_seeds(runs: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
     """The methods that lack no seed which others have, if there are several: of these one may be bold."""
-    most = max(map(len, runs.values()))
-    found = {name: rows for name, rows in runs.items() if len(rows) == most > 0}
+    every = {row["seed"] for rows in runs.values() for row in rows}
+    found = {name: rows for name, rows in runs.items() if rows and {row["seed"] for row in rows} == every}
     return found if len(found) > 1 else {}
 
 
@@ -123,7 +122,8 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
 def gains_figure(columns: Sequence[Column], studies: list[Results], score: str = "mean_tail") -> Axes:
     """The same as a picture: means with intervals, and the paper's gains as hollow diamonds."""
     axes, found = new_axes(), gains(columns, studies, score)
-    intervals.draw(axes, {_tick(column, studies): gained for column, gained in found.items()})
+    rows = {_tick(column, studies): gained for column, gained in found.items()}
+    intervals.draw(axes, rows)
     for number, (column, gained) in enumerate(found.items()):
         base = column.published.get(BASELINE)
         for name, y in intervals.heights(number, list(gained)).items():
@@ -133,8 +133,7 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
     axes.plot([], [], "D", fillstyle="none", color=PAPER, label="the paper")
     intervals.fit(axes)
     axes.set_xlabel(f"gain over {BASELINE} (points of test accuracy)")
-    missing = any(ours.missing or ours.unmatched for gained in found.values() for ours in gained.values())
-    notes = [f"by {SHOWN[score]}, {intervals.NOTE}", *["none where a run diverged"] * missing]
+    notes = [f"by {SHOWN[score]}, {intervals.NOTE}", *intervals.left_out(rows)]
     return finish(axes, "What skipping gains", notes)
 
 
@@ -212,22 +211,9 @@ def apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
     )
     lengths = {row["seed"]: row["rounds"] for row in others}
     for row in runs:
-        if (
-            row["seed"] in theirs
-            and not row["diverged"]
-            and not _as_long(row["rounds"], lengths[row["seed"]])
-        ):
+        if row["seed"] in theirs and not row["diverged"] and not as_long(row["rounds"], lengths[row["seed"]]):
             theirs[row["seed"]] = None
     return difference(mine, theirs)
-
-
-def _as_long(rounds: int, other: int) -> bool:
-    """Whether runs have about as many rounds: of a study that was stopped they end at different merges.
-
-    >>> _as_long(99, 100), _as_long(6, 20)
-    (True, False)
-    """
-    return min(rounds, other) >= (1 - TAIL) * max(rounds, other)
 
 
 def shown_gain(found: Difference, of: int = 0) -> str:

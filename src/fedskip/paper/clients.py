@@ -6,6 +6,7 @@ machine it is dealt again, and believed only if the digest is the same.
 
 import csv
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -49,8 +50,11 @@ def clients(studies: Sequence[Results], out: Path) -> list[RenderableType]:
 
 
 def noted(study: Results, partitions: Path) -> Results:
-    """A study that was made before studies noted their small clients, with those of a `partitions.csv`."""
-    with partitions.open(encoding="utf-8", newline="") as file:
+    """A study that was made before studies noted their small clients, with those of a `partitions.csv`.
+
+    Lines of it that cannot be read are passed over.
+    """
+    with partitions.open(encoding="utf-8", errors="replace", newline="") as file, suppress(csv.Error):
         rows = [row for row in csv.DictReader(file) if (row.get("short") or "").isdecimal()]
     known = {row.get("partition"): int(row["short"]) for row in rows}
     settings = []

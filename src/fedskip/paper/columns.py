@@ -86,9 +86,8 @@ class Column:
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """What a setting has that does not say otherwise."""
-        tested = {"eval_samples": TESTED.get(self.draft.keys["data"]["name"])}
-        return {one.name: one.default for one in dataclasses.fields(Setting)} | tested
+        """What a setting of its data has that does not say otherwise."""
+        return defaults(self.draft.keys["data"]["name"])
 
     @cached_property
     def wanted(self) -> dict[str, Any]:
@@ -195,6 +194,11 @@ def _renamed(table: Table, setting: str, names: Mapping[str, str]) -> Table:
         if row["setting"] == setting and row["method"] in names
     ]
     return Table(table.columns, rows)
+
+
+def defaults(data: str) -> dict[str, Any]:
+    """What a setting of a data set has that does not say otherwise."""
+    return {one.name: one.default for one in dataclasses.fields(Setting)} | {"eval_samples": TESTED.get(data)}
 
 
 def called(method: Method) -> str:

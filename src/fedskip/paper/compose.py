@@ -57,7 +57,8 @@ def compose_figure(column: Column, studies: Sequence[Results], score: str = "mea
     intervals.draw(axes, added)
     intervals.fit(axes)
     axes.set_xlabel("gain over the same method without skipping (points of test accuracy)")
-    less = other(column, [row for rows in runs.values() for row in rows])
+    less = intervals.left_out(added)
+    less += other(column, [row for rows in runs.values() for row in rows])
     counts, of = [len(rows) for rows in runs.values() if rows], column.seeds(runs)
     less += [f"{seeds(counts, of)} seeds"] * (min(counts, default=of) < of)
     for line in axes.get_lines():

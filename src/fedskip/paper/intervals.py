@@ -42,10 +42,20 @@ def heights(number: int, names: Sequence[str]) -> dict[str, float]:
 
 
 def _lines(number: int, row: Row) -> Iterator[tuple[str, float, Difference]]:
-    """What there is to draw: nothing where a run diverged, of either method."""
+    """What there is to draw: nothing where a run diverged, of either method, or had another length."""
     for name, y in heights(number, list(row)).items():
-        if row[name].mean is not None and not row[name].missing and not row[name].unmatched:
+        if row[name].mean is not None and not _lacks(row[name]):
             yield name, y, row[name]
+
+
+def _lacks(found: Difference) -> bool:
+    return bool(found.missing or found.unmatched)
+
+
+def left_out(rows: Mapping[str, Row]) -> list[str]:
+    """What a picture says of differences that it does not show."""
+    lacking = any(_lacks(found) for row in rows.values() for found in row.values())
+    return ["none where a run diverged, or was shorter"] * lacking
 
 
 def _mark(axes: Axes, name: str, y: float, found: Difference, label: str | None) -> None:

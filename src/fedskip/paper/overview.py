@@ -150,7 +150,7 @@ def found(folders: Sequence[Path] | None, field: str = "OUT") -> list[Results]:
 
 
 def _read(folder: Path, field: str) -> Results:
-    """A study; if it is an old one, with what `fedskip run clients` has found beside it."""
+    """A study; if it is an old one, with what `fedskip run clients` has written to `clients` beside it."""
     try:
         study = Results.read(folder)
     except InputError as error:

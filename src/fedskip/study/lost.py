@@ -71,7 +71,7 @@ def _readable(file: Path) -> Iterator[Row]:
 
 
 def lost(folder: Folder, whose: str, found: Sequence[str], instead: str) -> InputError:
-    """The folder has results, and no checkpoints of `whose` they are; `instead`: how to begin elsewhere."""
+    """Results without checkpoints of `whose`, a part or runs of it; `instead`: how to begin elsewhere."""
     fix = "bring them back to checkpoints/; to start anew here all the same, move history.csv and "
     fix += f"summary.csv away; or {instead}"
     rule = f"has no checkpoints of {whose} any more: to start anew would lose its {' and '.join(found)}"
