@@ -34,12 +34,11 @@ Others are called KIND:COLUMN:
 - `broke-size`, `broke-classes`, `broke-largest`: of the clients at which runs diverged
 
 `travels:DATA:SCORE` and `cycle:DATA` are of Table I, `rule:SIGMOID:EPOCH` of benchmarks/sigmoid.py,
-`poison:SETTING:METHOD` of poison.py, `audit:METHOD`, `audit-seeds:METHOD` and `audit-told:METHOD` of
-audit.py,
+`poison:SETTING:METHOD` of poison.py, `audit:METHOD`, `audit-seeds:...` and `audit-told:...` of audit.py,
 `quick:METHOD` of quickstart.py, `bench:COMMAND` and `pfl:WHO` of speed.py, `nova:COLUMN:WHAT` of nova.py,
 `sizes:DATA:CLIENTS` of clients/partitions.csv, `above:WHAT:COLUMN` and `below:WHAT:COLUMN` of verdicts.py,
-`visit:FILE:METHOD:...`, `single:CLIENTS:BETA`,
-`after:FILE:...` and `huge:FILE:...` of visits.py. All others have names of their own, below.
+`visit:FILE:METHOD:...`, `single:CLIENTS:BETA`, `after:FILE:...` and `huge:FILE:...` of visits.py. All others
+have names of their own, below.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -424,8 +423,6 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
     "huge": lambda name, _: after_one(name, huge=True),
     "visit": lambda name, _: looked_at(name),
 }
-
-
 OWN: dict[str, Callable[[list[Results]], str]] = {
     "saved-3": lambda _: _saved(3),
     "saved-10": lambda _: _saved(10),

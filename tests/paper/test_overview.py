@@ -114,7 +114,8 @@ def test_what_was_found_of_clients_is_read_with_old_studies(tmp_path: Path) -> N
     out = study(tmp_path / "s", methods="fedavg", rounds=1, seeds=1).run().out
     [name] = [facts["partition"] for facts in Results.read(out).settings[0].divisions.values()]
     (tmp_path / "clients").mkdir()
-    (tmp_path / "clients" / "partitions.csv").write_text(f"partition,short\n{name},7\nother\n")
+    lines = f"partition,short\n{name},7\nother\n\xff{'9' * 200_000}\n"  # the last one is more than csv reads
+    (tmp_path / "clients" / "partitions.csv").write_bytes(lines.encode("latin-1"))
     file = out / "study.yaml"
     file.write_text(file.read_text().replace("short:", "others:"))
     assert Results.read(out).settings[0].short == {}, "older studies have not noted it"

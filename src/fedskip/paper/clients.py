@@ -54,9 +54,11 @@ def noted(study: Results, partitions: Path) -> Results:
 
     Lines of it that cannot be read are passed over.
     """
+    known: dict[str | None, int] = {}
     with partitions.open(encoding="utf-8", errors="replace", newline="") as file, suppress(csv.Error):
-        rows = [row for row in csv.DictReader(file) if (row.get("short") or "").isdecimal()]
-    known = {row.get("partition"): int(row["short"]) for row in rows}
+        for row in csv.DictReader(file):
+            if (row.get("short") or "").isdecimal():
+                known[row.get("partition")] = int(row["short"])
     settings = []
     for one in study.settings:
         found = {seed: known.get(facts.get("partition", "")) for seed, facts in one.divisions.items()}
