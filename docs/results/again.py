@@ -85,6 +85,8 @@ def main() -> int:
         if made.exists():
             parser.error(f"{made} is there: delete it, or compare with it by naming it")
         train(given.folder, made)
+    elif not (made / "summary.csv").exists():
+        parser.error(f"{made} holds no study that has ended")
     same = True
     for name, keys in KEYS.items():
         if not (HERE / given.folder / name).exists():

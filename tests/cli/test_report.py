@@ -98,7 +98,7 @@ def test_bad_input_gets_one_clear_line(quickstart, tmp_path):
         ([half, *to], f"error: {half}/history.csv line "),
         ([foreign, *to], "error: name must start with a letter or digit and hold no slashes"),
         ([out, *to, "--baseline", "fedavgg"], "error: baseline is not known, got 'fedavgg'. Did you mean"),
-        ([out, *to, "--score", "tail"], "error: score is not known, got 'tail'"),
+        ([out, *to, "--score", "tail"], "error: --score is not known, got 'tail'"),
         ([out, *to, "--figures", "jpg"], "error: --figures is not known, got 'jpg'"),
         ([out, out], "error: --to is missing"),
     ]:

@@ -55,6 +55,8 @@ def report(
 
     if figures not in FORMATS:
         raise unknown("--figures", figures, FORMATS)
+    if score not in SCORES:
+        raise unknown("--score", score, SCORES)
     require("--baseline", baseline != "", "must name a method", baseline)
     aim = _target(target)
     to = _place(folder(where, "--to"), outs, {"csv": csv, "tex": latex, "md": markdown}, force)
