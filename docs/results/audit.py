@@ -23,7 +23,7 @@ def alone(method: str) -> dict[int, float]:
 
 def told(name: str) -> str:
     """What METHOD tells more than FedAvg, in AUC, paired by seed, with Student's interval."""
-    found: Difference = difference(alone(name), alone("fedavg"))
+    found: Difference = difference(alone(_spaced(name)), alone("fedavg"))
     return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
 
 
@@ -48,6 +48,11 @@ def error() -> str:
 
 def audited(name: str, file: str = FILE) -> str:
     """METHOD:COLUMN of the client who had the model just before; METHOD is its AUC, with _ for spaces."""
-    method, _, column = name.replace("_", " ").partition(":")
+    method, _, column = _spaced(name).partition(":")
     [line] = [one for one in together(file) if one["method"] == method and one["ago"] == "1"]
     return f"{float(line[column or 'auc']):.3f}"
+
+
+def _spaced(name: str) -> str:
+    """On pages names have _ for spaces."""
+    return name.replace("_", " ")

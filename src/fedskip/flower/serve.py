@@ -24,7 +24,7 @@ from fedskip.records.table import Row, Table
 from fedskip.report.page import write_report
 from fedskip.report.results import Results
 from fedskip.spec import build, dump, load_yaml
-from fedskip.study.lost import lost, recorded
+from fedskip.study.lost import history_of, results_lost
 from fedskip.version import versions
 
 log = logging.getLogger(__name__)
@@ -74,11 +74,11 @@ class Serving:
 
     def _refuse_lost(self, folder: Folder) -> None:
         """Refuse to start anew where there are results: every round has a checkpoint before its rows."""
-        rows, summary = recorded(self.out), (self.out / "summary.csv").exists()
+        rows, summary = history_of(self.out), (self.out / "summary.csv").exists()
         found = ["history.csv"] * bool(len(rows)) + ["summary.csv"] * summary
         if found:
             begin = "begin another federation with `fedskip federation init`"
-            raise lost(folder, self.plan.setting.name, found, begin)
+            raise results_lost(folder, self.plan.setting.name, found, begin)
 
     def told(self, told: Told) -> None:
         """A round is done: the tables have what is new."""

@@ -27,8 +27,8 @@ _HINTS = {  # what YAML's words hold -> what to do
 }
 
 
-class Written(_Base):  # type: ignore[misc]
-    """As programs write it: YAML 1.1, where a number with an exponent has a dot. Dates are text."""
+class Yaml11(_Base):  # type: ignore[misc]
+    """As programs write it: a number with an exponent has a dot. Dates are text."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {
         first: [(tag, pattern) for tag, pattern in found if tag in PLAIN]
@@ -36,7 +36,7 @@ class Written(_Base):  # type: ignore[misc]
     }
 
 
-class Loader(Written):
+class Loader(Yaml11):
     """As people write it: 1e-3 is a number, too."""
 
 
@@ -70,8 +70,8 @@ def read_text(path: Path) -> str:
 
 
 def compose(
-    text: str, name: str, where: str = "", reader: type[Written] = Loader
-) -> tuple[Written, yaml.Node | None]:
+    text: str, name: str, where: str = "", reader: type[Yaml11] = Loader
+) -> tuple[Yaml11, yaml.Node | None]:
     """The one node of a text, and the loader that constructs its values.
 
     `name` is what errors call the text. `where` is its place; without one, they count the lines of a file.
@@ -154,7 +154,7 @@ def _weigh(node: yaml.Node, name: str, where: str, known: dict[int, tuple[int, i
     known[id(node)] = size, height
 
 
-def construct(loader: Loader, node: yaml.Node, field: str) -> Any:
+def construct(loader: Yaml11, node: yaml.Node, field: str) -> Any:
     """The value of a node; `field` is what errors call it."""
     if node.tag not in PLAIN:
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
@@ -166,7 +166,7 @@ def construct(loader: Loader, node: yaml.Node, field: str) -> Any:
         raise InputError(field, f"cannot be read as !!{tag}", node.value) from None
 
 
-def load(text: str, name: str, reader: type[Written] = Loader) -> Any:
+def load(text: str, name: str, reader: type[Yaml11] = Loader) -> Any:
     """The values of a YAML text that a program wrote: keys are as they are, and may be numbers."""
     loader, node = compose(text, name, reader=reader)
     try:

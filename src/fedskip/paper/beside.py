@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fedskip.paper import intervals
 from fedskip.paper.columns import BASELINE, Column
-from fedskip.paper.remarks import labelled, length, lost, noted, other, precision, remarks, seeds, span
+from fedskip.paper.remarks import bracketed, labelled, length, lost, other, precision, remarks, seeds, span
 from fedskip.paper.strongest import as_long, strongest
 from fedskip.records.table import Row
 from fedskip.report import units
@@ -107,7 +107,7 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
     for column, gained in gains(columns, studies, score).items():
         runs = column.runs(studies)
         base, compared = runs[BASELINE], [row for name in (BASELINE, *SKIPPING) for row in runs[name]]
-        cells = [seeds([len(base)], column.seeds(runs)), noted(scores(base, score), lost(column, base))]
+        cells = [seeds([len(base)], column.seeds(runs)), bracketed(scores(base, score), lost(column, base))]
         for name, ours in gained.items():
             cells.append(f"{shown_gain(ours, len(base))}; paper {published_gain(column, name)}")
         rows.append([Text(labelled(column, compared)), *map(Text, cells)])
@@ -166,7 +166,7 @@ def cell(column: Column, runs: Sequence[Row] | None, score: str, of: int = 0) ->
     if not runs:
         return "not run"
     notes = remarks(column, runs, of)
-    return noted(scores(runs, score) if known(runs, score) or not notes else "", notes)
+    return bracketed(scores(runs, score) if known(runs, score) or not notes else "", notes)
 
 
 def short(column: Column, studies: Sequence[Results]) -> str:
@@ -211,7 +211,7 @@ def apart(runs: Sequence[Row], others: Sequence[Row], score: str) -> Difference:
     )
     lengths = {row["seed"]: row["rounds"] for row in others}
     for row in runs:
-        if row["seed"] in theirs and not row["diverged"] and not as_long(row["rounds"], lengths[row["seed"]]):
+        if row["seed"] in theirs and not row["diverged"] and not as_long(row, lengths[row["seed"]]):
             theirs[row["seed"]] = None
     return difference(mine, theirs)
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fedskip.paper.beside import METRIC, SKIPPING, named, shown_gain
 from fedskip.paper.columns import BASELINE, Column
-from fedskip.paper.remarks import labelled, lost, noted, other, seeds
+from fedskip.paper.remarks import bracketed, labelled, lost, other, seeds
 from fedskip.records.history import TAIL
 from fedskip.records.table import Row, Table
 from fedskip.report import units
@@ -64,7 +64,7 @@ def uneven_sheet(columns: Sequence[Column], studies: Sequence[Results], score: s
         runs = {BASELINE: column.runs(studies)[BASELINE]}
         counted = seeds([seen.seeds], column.seeds(runs))
         cells = [counted, units.scores(seen.accuracy, METRIC), *drifts]
-        label = noted(column.name, [*other(column, runs[BASELINE]), *lost(column, runs[BASELINE])])
+        label = bracketed(column.name, [*other(column, runs[BASELINE]), *lost(column, runs[BASELINE])])
         rows.append([Text(label), *map(Text, cells)])
     headers = ["column", "seeds", f"{named(score)} accuracy"]
     headers += ["drift from the mean", "drift from the model sent out"]
@@ -112,7 +112,7 @@ def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
             slots = [score for score in known.values() if score is not None]
             cells = [units.scores(slots, METRIC), gain, units.scores(merged, METRIC)]
             called = labelled(column, results.summary) if label == BASELINE else ""
-            of_label = noted(label, lost(column, results.summary.where(method=label)))
+            of_label = bracketed(label, lost(column, results.summary.where(method=label)))
             rows.append([Text(called), Text(of_label), *map(Text, cells)])
     headers = ["column", "method", "single slots", f"gain over {BASELINE}", "after the merge"]
     return Sheet(f"slots before a merge, over the last {TAIL:.0%} of the rounds", headers, 2, rows)

@@ -55,7 +55,7 @@ def _lacks(found: Difference) -> bool:
 def left_out(rows: Mapping[str, Row]) -> list[str]:
     """What a picture says of differences that it does not show."""
     lacking = any(_lacks(found) for row in rows.values() for found in row.values())
-    return ["none where a run diverged, or was shorter"] * lacking
+    return ["none where a run diverged, or lengths differ"] * lacking
 
 
 def _mark(axes: Axes, name: str, y: float, found: Difference, label: str | None) -> None:

@@ -6,10 +6,10 @@ from fedskip.paper.columns import Column
 from fedskip.records.table import Row
 
 
-def noted(text: str, said: Sequence[str]) -> str:
+def bracketed(text: str, said: Sequence[str]) -> str:
     """A text, and in brackets what has to be said of it.
 
-    >>> noted("50.00", ["1 of 3 diverged"]), noted("50.00", [])
+    >>> bracketed("50.00", ["1 of 3 diverged"]), bracketed("50.00", [])
     ('50.00 (1 of 3 diverged)', '50.00')
     """
     return f"{text} ({', '.join(said)})".strip() if said else text
@@ -67,7 +67,7 @@ def other(column: Column, runs: Sequence[Row]) -> list[str]:
 
 def labelled(column: Column, runs: Sequence[Row]) -> str:
     """The name of a column, and in brackets what makes its runs other than the paper's."""
-    return noted(column.name, other(column, runs))
+    return bracketed(column.name, other(column, runs))
 
 
 def span(values: Iterable[int]) -> str:

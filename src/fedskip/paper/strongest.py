@@ -1,5 +1,6 @@
 """Which method is the strongest, where not all have the same seeds, or as many rounds."""
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from statistics import fmean
 
@@ -12,7 +13,7 @@ def strongest(
 ) -> str | None:
     """The method with the highest mean over the seeds that all have, among those of which no run diverged.
 
-    Runs that are shorter than others do not count. `among`: only these are asked for; the seeds stay those
+    Runs of another length than most do not count. `among`: only these are asked for; the seeds stay those
     that all have.
     """
     whole, shared = _whole(runs, score), shared_seeds(runs, score)
@@ -27,20 +28,26 @@ def shared_seeds(runs: Mapping[str, Sequence[Row]], score: str = "mean_tail") ->
     return sorted(set.intersection(*found)) if found else []
 
 
-def as_long(rounds: int, other: int) -> bool:
-    """Whether runs have about as many rounds: of a study that was stopped they end at different merges.
+def as_long(run: Row, rounds: int) -> bool:
+    """Whether a run has about so many rounds, or may have: while it trains, they are those of its last merge.
 
-    >>> as_long(99, 100), as_long(6, 20)
+    >>> as_long({"rounds": 99, "merges": 99}, 100), as_long({"rounds": 6, "merges": 6}, 20)
+    (True, False)
+    >>> as_long({"rounds": 50, "merges": 5}, 59), as_long({"rounds": 50, "merges": 5}, 60)
     (True, False)
     """
-    return min(rounds, other) >= (1 - TAIL) * max(rounds, other)
+    came, merges = int(run["rounds"]), int(run["merges"])
+    next_merge = came + came / merges if merges else came
+    return min(came, rounds) >= (1 - TAIL) * max(came, rounds) or came < rounds < next_merge
 
 
 def _whole(runs: Mapping[str, Sequence[Row]], score: str) -> dict[str, dict[int, float]]:
-    """The scores by seed of the methods that were run, for as long as others, and never diverged."""
-    most = max((row["rounds"] for rows in runs.values() for row in rows), default=0)
-    return {
-        name: {row["seed"]: row[score] for row in rows if row.get(score) is not None}
-        for name, rows in runs.items()
-        if rows and all(not row["diverged"] and as_long(row["rounds"], most) for row in rows)
+    """The scores by seed of the methods of which no run diverged; of these, runs as long as most are."""
+    sound = {name: rows for name, rows in runs.items() if not any(row["diverged"] for row in rows)}
+    lengths = Counter(row["rounds"] for rows in sound.values() for row in rows)
+    usual = max(lengths, key=lambda rounds: (lengths[rounds], rounds), default=0)
+    found = {
+        name: {row["seed"]: row[score] for row in rows if row.get(score) is not None and as_long(row, usual)}
+        for name, rows in sound.items()
     }
+    return {name: scores for name, scores in found.items() if scores}

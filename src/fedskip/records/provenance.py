@@ -17,7 +17,7 @@ import yaml
 from fedskip.files import clear_parts, digest, write_text
 from fedskip.input.errors import InputError, few, flag, option, require, resuming_it, short
 from fedskip.input.nest import flatten
-from fedskip.input.plain import Loader, Written, load, read_text, written
+from fedskip.input.plain import Loader, Yaml11, load, read_text, written
 from fedskip.records.checkpoint import Held, newest, read_history, read_notes
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.table import Table
@@ -49,7 +49,7 @@ class Folder:
 
     def record(self) -> Facts:
         """What it noted about itself. Older versions put no digest such as 0932e42 in quotes."""
-        return dict(self._read(Written).get(RECORD) or {})
+        return dict(self._read(Yaml11).get(RECORD) or {})
 
     def write(self, text: str, record: Facts) -> None:
         """Write a study given as YAML, its paths as they are from the folder; the record gets a digest."""
@@ -57,7 +57,7 @@ class Folder:
         record["study"] = _digest(study)
         write_text(self.file, as_yaml(study) + written({RECORD: record}))
 
-    def _read(self, reader: type[Written] = Loader) -> Facts:
+    def _read(self, reader: type[Yaml11] = Loader) -> Facts:
         if not self.file.exists():
             return {}
         found: Facts = load(read_text(self.file), str(self.file), reader)

@@ -16,7 +16,7 @@ import yaml
 
 from fedskip.input.errors import InputError, option, unknown
 from fedskip.input.nest import TAGS, expand, graft, overlay
-from fedskip.input.plain import PLAIN, Loader, compose, construct, read_text
+from fedskip.input.plain import PLAIN, Yaml11, compose, construct, read_text
 from fedskip.spec.paths import moved, read_in
 
 
@@ -115,7 +115,7 @@ def load_yaml(path: str | os.PathLike[str]) -> Tree:
 class _Reader:
     """Gives the values of nodes, and notes the places of all that is inside them."""
 
-    loader: Loader
+    loader: Yaml11
     places: dict[str, str]
     file: str = ""
     place: str = ""  # of all that is not in a file

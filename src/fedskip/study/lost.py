@@ -25,7 +25,7 @@ def refuse_lost(folder: Folder, begun: Sequence[tuple[Part, int]], every: int | 
     if not anew:
         return
     kept = any(one.round for part, _ in begun for one in newest(folder.path / "checkpoints", part.key))
-    history, written = recorded(folder.path, kept), set(folder.summary().column("run"))
+    history, written = history_of(folder.path, kept), set(folder.summary().column("run"))
     for part, rounds, runs in anew:
         last = max((row["round"] for row in history if row["run"] in runs), default=0)
         found = [f"history.csv up to round {last}"] if last > interval(rounds, every) else []
@@ -33,7 +33,7 @@ def refuse_lost(folder: Folder, begun: Sequence[tuple[Part, int]], every: int | 
         if found:
             run = either(f"`fedskip run {folder.file} --out NEW`", "`Study('NEW', ...).run()`")
             whose = part.key if runs == {*part.run_names} else few(sorted(runs))
-            raise lost(folder, whose, found, f"run its study into another folder with {run}")
+            raise results_lost(folder, whose, found, f"run its study into another folder with {run}")
 
 
 def _without_checkpoint(folder: Folder, part: Part) -> set[str]:
@@ -43,7 +43,7 @@ def _without_checkpoint(folder: Folder, part: Part) -> set[str]:
     return {run for one, share in zip(held, shares, strict=True) if not one.round for run in share}
 
 
-def recorded(out: Path, kept: bool = False) -> Table:
+def history_of(out: Path, kept: bool = False) -> Table:
     """What history.csv holds.
 
     Where checkpoints `kept` some of it, of a damaged file the lines that can be read count; else, and where
@@ -70,7 +70,7 @@ def _readable(file: Path) -> Iterator[Row]:
                 yield {"run": run, "round": int(round)}
 
 
-def lost(folder: Folder, whose: str, found: Sequence[str], instead: str) -> InputError:
+def results_lost(folder: Folder, whose: str, found: Sequence[str], instead: str) -> InputError:
     """Results without checkpoints of `whose`, a part or runs of it; `instead`: how to begin elsewhere."""
     fix = "bring them back to checkpoints/; to start anew here all the same, move history.csv and "
     fix += f"summary.csv away; or {instead}"
