@@ -12,6 +12,7 @@ from fedskip.paper.beside import METRIC, SKIPPING, gain, published_gain
 from fedskip.paper.claims import EARLY, at, fewest, tails, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column, settings
 from fedskip.paper.pictures import beta, fig1_columns
+from fedskip.paper.remarks import labelled
 from fedskip.paper.table4 import reached
 from fedskip.records.history import TAIL
 from fedskip.records.table import Row, Table
@@ -88,7 +89,7 @@ def early_gaps(
         labels = [name for name in column.methods if name.startswith("FedSkip")]
         for label in labels if histories(held, BASELINE) else ():
             gaps = [difference(early(held, label, n), early(held, BASELINE, n)) for n in rounds]
-            name = column.name if label == labels[0] else ""
+            name = labelled(column, column.runs(kept)) if label == labels[0] else ""
             rows.append([Text(name), Text(label), *(Text(points(gap)) for gap in gaps)])
     headers = ["column", "method", *(f"round {n}" for n in rounds)]
     return Sheet(f"accuracy less {BASELINE}'s, in points", headers, 2, rows)
@@ -134,7 +135,8 @@ def reach_table(columns: Mapping[str, Column], kept: Sequence[Results], score: s
             known = [reach_cell(row) for row in table.where(method=method)]
             cells += known or ["not run" if method in columns[name].methods else ""]
         rows.append([Text(method), *map(Text, cells)])
-    return Sheet(f"to {BASELINE}'s {score}", ["method", *(columns[name].name for name in found)], 1, rows)
+    headers = [labelled(columns[name], columns[name].runs(kept)) for name in found]
+    return Sheet(f"to {BASELINE}'s {score}", ["method", *headers], 1, rows)
 
 
 def reach_cell(row: Mapping[str, float]) -> str:

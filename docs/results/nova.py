@@ -18,6 +18,7 @@ from rich.text import Text
 
 from fedskip.paper.beside import gain, published_gain
 from fedskip.paper.columns import BASELINE, races
+from fedskip.paper.remarks import labelled
 from fedskip.records.table import Table
 from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
@@ -43,7 +44,7 @@ def nova_sheet(kept: list[Results]) -> Sheet:
         if found and runs[METHOD]:
             shown = [f"{median(found):.2f}", f"{quantiles(found, n=10)[-1]:.2f}"]
             gains = [gain(runs[METHOD], runs[BASELINE], "mean_tail"), published_gain(column, METHOD)]
-            rows.append([Text(cell) for cell in (column.name, *shown, *gains)])
+            rows.append([Text(cell) for cell in (labelled(column, runs), *shown, *gains)])
     headers = ["column", "median", "in nine of ten rounds at most", "FedNova's gain in tail", "paper's gain"]
     return Sheet("nova", headers, 1, rows, "")
 

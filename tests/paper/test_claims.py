@@ -44,7 +44,7 @@ def plain(sheet: Sheet) -> list[list[str]]:
 def test_early_rounds(tmp_path: Path) -> None:
     """At the last merge up to then; a dash before the first."""
     assert plain(early_sheet(*kept(tmp_path))) == [
-        ["femnist", "FedAvg", "10.00", "30.00", "30.00"],
+        ["femnist (2 of 3 seeds)", "FedAvg", "10.00", "30.00", "30.00"],
         ["", "FedSkip-3", "–", "20.00", "20.00"],
     ]
 
@@ -60,7 +60,7 @@ def test_a_run_that_ended_counts_no_further(tmp_path: Path) -> None:
         row["test_accuracy"] = 0.9
     assert plain(early_sheet(some, [results])) == [
         [
-            "femnist (30 of 200 rounds)",
+            "femnist (30 of 200 rounds, 2 of 3 seeds)",
             "FedAvg",
             "10.00",
             "30.00 (1 of 2 diverged)",
@@ -87,13 +87,13 @@ def test_what_diverged_counts_in_no_mean(tmp_path: Path) -> None:
     ]
     assert slot_scores(results, "FedAvg") == {0: pytest.approx(0.3), 1: None}
     assert plain(slots_sheet([columns()["table3/femnist"]], [results]))[0] == [
-        "femnist", "FedAvg (1 of 2 diverged)", "30.00", "", "45.00",
+        "femnist (2 of 3 seeds)", "FedAvg (1 of 2 diverged)", "30.00", "", "45.00",
     ]  # fmt: skip
 
 
 def test_merges_until_fedavgs_best(tmp_path: Path) -> None:
     [row] = plain(reach_sheet(*kept(tmp_path)))
-    assert row == ["femnist", "3", "2", "–", "–", "–", "3 (FedAvg)", "FedSkip-3"]
+    assert row == ["femnist (2 of 3 seeds)", "3", "2", "–", "–", "–", "3 (FedAvg)", "FedSkip-3"]
 
 
 def test_a_column_in_which_nobody_gets_there(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_column_in_which_nobody_gets_there(tmp_path: Path) -> None:
     some, [results] = kept(tmp_path)
     for row in results.summary:
         row |= {"diverged": row["method"] == "FedAvg", "rounds": 20}
-    assert plain(reach_sheet(some, [results])) == [["femnist (20 of 200 rounds)", *["–"] * 7]]
+    assert plain(reach_sheet(some, [results])) == [["femnist (20 of 200 rounds, 2 of 3 seeds)", *["–"] * 7]]
 
 
 def test_slots_before_a_merge(tmp_path: Path) -> None:
@@ -114,6 +114,6 @@ def test_slots_before_a_merge(tmp_path: Path) -> None:
     for row in results.summary.where(method="MOON"):
         row["rounds"] = 20
     assert plain(slots_sheet([columns()["table3/femnist"]], [results])) == [
-        ["femnist (20 of 200 rounds)", "FedAvg", "30.00 ± 0.00", "", "45.00 ± 0.00"],
+        ["femnist (20 of 200 rounds, 2 of 3 seeds)", "FedAvg", "30.00 ± 0.00", "", "45.00 ± 0.00"],
         ["", "FedSkip-3", "25.00 ± 7.07", "-5.00 (-68.53 to +58.53)", "45.00 ± 0.00"],
     ]

@@ -61,6 +61,15 @@ def test_histories_that_were_not_kept_are_missed(tmp_path: Path) -> None:
     assert target_sheet("table3/femnist", [one, other]).note == "Reduced: 2 of 3 seeds."
 
 
+def test_a_method_that_lacks_seeds_says_so_and_one_that_was_not_run_how_to_make_it(tmp_path: Path) -> None:
+    studies = [kept(tmp_path, seed=0), kept(tmp_path, seed=1, curves={"FedAvg": CURVES["FedAvg"]})]
+    cells = {row[0].plain: row[1].plain for row in target_sheet("table3/femnist", studies).rows}
+    assert (cells["FedAvg"], cells["FedSkip-3"]) == ("2 of 2, 2 of 3 seeds", "1 of 1, 1 of 3 seeds")
+    text = " ".join(shown(table4(studies, None, whole=False)).split())
+    assert "not run of table3/femnist: 8 methods. Make with: fedskip run table3/femnist --methods" in text
+    assert '"fedprox(mu=0.001), scaffold, moon' in text
+
+
 def test_a_method_may_go_on(tmp_path: Path) -> None:
     """The target is FedAvg's within 200 rounds; what comes after 300 does not count."""
     longer = {

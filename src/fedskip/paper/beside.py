@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fedskip.paper import intervals
 from fedskip.paper.columns import BASELINE, Column
-from fedskip.paper.remarks import bracketed, labelled, length, lost, other, precision, remarks, seeds, span
+from fedskip.paper.remarks import bracketed, fewer, length, lost, other, precision, remarks, seeds, span
 from fedskip.paper.strongest import as_long, strongest
 from fedskip.records.table import Row
 from fedskip.report import units
@@ -41,9 +41,9 @@ def column_sheet(column: Column, studies: list[Results]) -> Sheet:
     """A column in full: our scores, the paper's, and the gains over FedAvg, paired by seed."""
     runs = column.runs(studies)
     of = column.seeds(runs)
-    fewer = any(0 < len(rows) < of for rows in runs.values())
+    some = fewer(column, runs)
     said = {
-        "seeds": {name: seeds([len(rows)], of) if rows and fewer else "" for name, rows in runs.items()},
+        "seeds": {name: seeds([len(rows)], of) if rows and some else "" for name, rows in runs.items()},
         "lost": {name: ", ".join(lost(column, rows)) for name, rows in runs.items()},
         "length": {name: length(column, rows) for name, rows in runs.items()},
         "precision": {name: precision(column, rows) for name, rows in runs.items()},
@@ -110,7 +110,7 @@ def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = 
         cells = [seeds([len(base)], column.seeds(runs)), bracketed(scores(base, score), lost(column, base))]
         for name, ours in gained.items():
             cells.append(f"{shown_gain(ours, len(base))}; paper {published_gain(column, name)}")
-        rows.append([Text(labelled(column, compared)), *map(Text, cells)])
+        rows.append([Text(bracketed(column.name, other(column, compared))), *map(Text, cells)])
     return Sheet(
         f"gain over {BASELINE} in points, by {SHOWN[score]}",
         ["column", "seeds", BASELINE, *SKIPPING],
@@ -141,9 +141,8 @@ def _tick(column: Column, studies: list[Results]) -> str:
     """The name of a column in a picture, and below it what makes its runs less than the paper's, or other."""
     runs = column.runs(studies)
     compared = {name: runs[name] for name in (BASELINE, *SKIPPING) if runs[name]}
-    said, of = other(column, [row for rows in compared.values() for row in rows]), column.seeds(runs)
-    counts = [len(rows) for rows in compared.values()]
-    return "\n".join([column.name, *said, *[f"{seeds(counts, of)} seeds"] * (min(counts) < of)])
+    said = other(column, [row for rows in compared.values() for row in rows])
+    return "\n".join([column.name, *said, *fewer(column, compared)])
 
 
 def gains(

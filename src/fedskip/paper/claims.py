@@ -26,7 +26,7 @@ def early_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
         for label in (BASELINE, *SKIPPING):
             cells = [_early(results, label, rounds) for rounds in EARLY]
             if label in results.labels():
-                name = labelled(column, results.summary) if label == BASELINE else ""
+                name = labelled(column, _by_method(results)) if label == BASELINE else ""
                 rows.append([Text(name), Text(label), *map(Text, cells)])
     headers = ["column", "method", *(f"round {rounds}" for rounds in EARLY)]
     return Sheet("test accuracy in %, in early rounds", headers, 2, rows)
@@ -82,7 +82,7 @@ def reach_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
         rival = fewest({name: some for name, some in merges.items() if name not in SKIPPING})
         cells.append(f"{merges[rival]:.0f} ({rival})" if rival else units.NONE)
         cells.append(fewest(merges) or units.NONE)
-        rows.append([Text(labelled(column, results.summary)), *map(Text, cells)])
+        rows.append([Text(labelled(column, _by_method(results))), *map(Text, cells)])
     headers = ["column", BASELINE, *SKIPPING, "fewest without skipping", "fewest of all"]
     return Sheet("merges until FedAvg's best", headers, 1, rows)
 
@@ -111,7 +111,7 @@ def slots_sheet(columns: Sequence[Column], studies: Sequence[Results]) -> Sheet:
             merged = [v for v in results.scores(name, label, "mean_tail").values() if v is not None]
             slots = [score for score in known.values() if score is not None]
             cells = [units.scores(slots, METRIC), gain, units.scores(merged, METRIC)]
-            called = labelled(column, results.summary) if label == BASELINE else ""
+            called = labelled(column, _by_method(results)) if label == BASELINE else ""
             of_label = bracketed(label, lost(column, results.summary.where(method=label)))
             rows.append([Text(called), Text(of_label), *map(Text, cells)])
     headers = ["column", "method", "single slots", f"gain over {BASELINE}", "after the merge"]
@@ -122,6 +122,10 @@ def _held(columns: Sequence[Column], studies: Sequence[Results]) -> Mapping[Colu
     """The columns that have histories of FedAvg."""
     found = {column: column.results(studies) for column in columns}
     return {column: one for column, one in found.items() if one is not None and BASELINE in one.labels()}
+
+
+def _by_method(results: Results) -> dict[str, Table]:
+    return {label: results.summary.where(method=label) for label in results.labels()}
 
 
 def _early(results: Results, label: str, rounds: int) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from fedskip.paper import intervals
 from fedskip.paper.beside import apart, cell, gain, named
 from fedskip.paper.columns import BASELINE, Column
-from fedskip.paper.remarks import other, seeds
+from fedskip.paper.remarks import fewer, other
 from fedskip.paper.strongest import shared_seeds, strongest
 from fedskip.records.table import Row
 from fedskip.report import units
@@ -59,8 +59,7 @@ def compose_figure(column: Column, studies: Sequence[Results], score: str = "mea
     axes.set_xlabel("gain over the same method without skipping (points of test accuracy)")
     less = intervals.left_out(added)
     less += other(column, [row for rows in runs.values() for row in rows])
-    counts, of = [len(rows) for rows in runs.values() if rows], column.seeds(runs)
-    less += [f"{seeds(counts, of)} seeds"] * (min(counts, default=of) < of)
+    less += fewer(column, runs)
     for line in axes.get_lines():
         line.set_label(str(line.get_label()).replace("FedSkip-", "Δ = "))
     return finish(axes, f"What skipping adds, {column.name}", [f"by {named(score)}, {intervals.NOTE}", *less])

@@ -26,15 +26,14 @@ def time(name: str, share: float = 1.0) -> str:
     """How long a setting takes, in words: measured, or `about` so long; `share`: of its runs only so many."""
     column, rows = settings()[name], {row["name"]: row for row in _read("times")}
     if name in rows and (share == 1 or not rows[name]["note"]):
-        row, minutes, seeds = rows[name], float(rows[name]["minutes"]), len(column.draft.keys["seeds"])
+        row, minutes, runs = rows[name], float(rows[name]["minutes"]), int(rows[name]["runs"])
         where = "" if row["device"] == DEVICE else f", {row['device']}"
         where += f", {row['note']}" if row["note"] else ""
         if share < 1:
-            whole = (minutes - START) * seeds / int(row["seeds"])
+            whole = (minutes - START) * _runs(column) / runs
             return f"about {_words(START + share * whole)}{where}"
-        return (
-            f"{minutes:.0f} min" + ("" if int(row["seeds"]) == seeds else f", {_seeds(row['seeds'])}") + where
-        )
+        some = "" if runs == _runs(column) else f", {runs} of {_runs(column)} runs"
+        return f"{minutes:.0f} min{some}{where}"
     found = {precision: estimate(column, precision, share) for precision in ("tf32", "bf16")}
     known = {precision: _words(minutes) for precision, minutes in found.items() if minutes is not None}
     own = column.precision or "tf32"
@@ -50,14 +49,13 @@ def estimate(column: Column, precision: str = "tf32", share: float = 1.0) -> flo
     return None if ms is None else START + share * client_steps(column) * ms / 60_000
 
 
-def client_steps(column: Column, seeds: int | None = None) -> int:
-    """The optimiser steps of all clients in all runs."""
+def client_steps(column: Column, runs: int | None = None) -> int:
+    """The optimiser steps of all clients in all runs, or in so many."""
     keys = column.draft.keys
     data, local = keys["data"]["name"], Local(**keys["local"])
     samples = POOL[data] / keys["clients"] if data in POOL else OWN[data]
     visit = local.steps(int((1 - keys.get("validation", 0)) * samples))
-    runs = len(column.methods) * (len(keys["seeds"]) if seeds is None else seeds)
-    return int(runs * column.rounds * keys["cohort"] * visit)
+    return int((_runs(column) if runs is None else runs) * column.rounds * keys["cohort"] * visit)
 
 
 @cache
@@ -70,13 +68,13 @@ def rates() -> dict[tuple[str, str], float]:
         model = column.draft.keys["model"]["name"]
         if row["device"] == DEVICE and not row["note"]:
             minutes[model] = minutes.get(model, 0.0) + float(row["minutes"]) - START
-            steps[model] = steps.get(model, 0) + client_steps(column, int(row["seeds"]))
+            steps[model] = steps.get(model, 0) + client_steps(column, int(row["runs"]))
     timed = {(model, "tf32"): 60_000 * total / steps[model] for model, total in minutes.items()}
     return {(row["model"], row["precision"]): float(row["ms"]) for row in _read("rates")} | timed
 
 
-def _seeds(count: str) -> str:
-    return f"{count} seed" + "s" * (count != "1")
+def _runs(column: Column) -> int:
+    return len(column.methods) * len(column.draft.keys["seeds"])
 
 
 def _words(minutes: float) -> str:

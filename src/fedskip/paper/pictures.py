@@ -13,7 +13,7 @@ from fedskip.paper import compose
 from fedskip.paper.beside import cell, known, named, some_short
 from fedskip.paper.claims import Uneven, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column, settings
-from fedskip.paper.remarks import lost, other, seeds
+from fedskip.paper.remarks import fewer, lost, other
 from fedskip.records.history import TAIL
 from fedskip.records.table import Row
 from fedskip.report.canvas import finish, new_axes
@@ -169,8 +169,7 @@ def _less(shown: Mapping[Column, Sequence[str]], studies: Sequence[Results]) -> 
     for column, names in shown.items():
         runs = {name: column.runs(studies)[name] for name in names}
         said |= dict.fromkeys(other(column, [row for rows in runs.values() for row in rows]))
-        counts, of = [len(rows) for rows in runs.values() if rows], column.seeds(runs)
-        said |= dict.fromkeys([f"{column.name}: {seeds(counts, of)} seeds"] * (min(counts, default=of) < of))
+        said |= dict.fromkeys(f"{column.name}: {less}" for less in fewer(column, runs))
     return list(said)
 
 

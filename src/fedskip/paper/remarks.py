@@ -1,6 +1,6 @@
 """What has to be said of runs beside their numbers: seeds that are missing, runs lost, length, precision."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedskip.paper.columns import Column
 from fedskip.records.table import Row
@@ -60,14 +60,21 @@ def seeds(counts: Iterable[int], of: int) -> str:
     return f"{span(found)} of {of}" if min(found, default=of) < of else str(of)
 
 
+def fewer(column: Column, runs: Mapping[str, Sequence[Row]]) -> list[str]:
+    """How many seeds the methods have that were run, where some lack any."""
+    counts, of = [len(rows) for rows in runs.values() if rows], column.seeds(runs)
+    return [f"{seeds(counts, of)} seeds"] * (min(counts, default=of) < of)
+
+
 def other(column: Column, runs: Sequence[Row]) -> list[str]:
     """What makes runs less than the paper's, or other."""
     return [*column.marks, *filter(None, [length(column, runs), precision(column, runs)])]
 
 
-def labelled(column: Column, runs: Sequence[Row]) -> str:
-    """The name of a column, and in brackets what makes its runs other than the paper's."""
-    return bracketed(column.name, other(column, runs))
+def labelled(column: Column, runs: Mapping[str, Sequence[Row]]) -> str:
+    """The name of a column, and in brackets what makes its runs less than the paper's, or other."""
+    every = [row for rows in runs.values() for row in rows]
+    return bracketed(column.name, [*other(column, every), *fewer(column, runs)])
 
 
 def span(values: Iterable[int]) -> str:

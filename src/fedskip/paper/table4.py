@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fedskip.files import write_text
+from fedskip.methods.grammar import text
 from fedskip.paper.columns import BASELINE, Column, races
 from fedskip.paper.remarks import precision, seeds
 from fedskip.records.table import Row, Table
@@ -33,9 +34,12 @@ def table4(studies: Sequence[Results], out: Path | None, whole: bool = True) -> 
     rows: list[Row] = []
     missing: list[str] = []
     for name, column in races().items():
-        found = {score: reached(column, studies, score) for score in ("best", "last")}
+        found, runs = (
+            {score: reached(column, studies, score) for score in ("best", "last")},
+            column.runs(studies),
+        )
         if not found["best"]:
-            kept = bool(column.runs(studies)[BASELINE])
+            kept = bool(runs[BASELINE])
             if not whole and not kept:
                 continue
             why = "run, but without a history" if kept else "not run"
@@ -47,6 +51,9 @@ def table4(studies: Sequence[Results], out: Path | None, whole: bool = True) -> 
             paper = {"paper_rounds": column.rounds, "paper_seeds": len(column.draft.keys["seeds"])}
             rows += [{"column": name, "of": score} | row | paper for row in table]
             shown.append(_sheet(name, column, score, table))
+        if lacking := [text(method) for label, method in column.methods.items() if not runs[label]]:
+            command = f'fedskip run {name} --methods "{", ".join(lacking)}"'
+            missing.append(f"not run of {name}: {units.count(len(lacking), 'method')}. Make with: {command}")
     if rows and out is not None:
         write_text(out / "table4.csv", Table(rows[0], rows).csv())
     return [*shown, *map(Text, missing)]
@@ -104,7 +111,8 @@ def _sheet(name: str, column: Column, score: str, found: Sequence[Row]) -> Sheet
     """A column of the table: ours, and the paper's where it has one. The paper's target is FedAvg's best."""
     paper = published().get(name, {}) if score == "best" else {}
     headers = [*HEADERS, *["paper: merges / rounds / speed-up"] * bool(paper)]
-    ours = {row["method"]: _cells(row) for row in found}
+    of = _seeds(column, found) if len({row["runs"] for row in found}) > 1 else 0
+    ours = {row["method"]: _cells(row, of) for row in found}
     missing = ["not run", *[""] * (len(HEADERS) - 2)]
     rows = []
     for method in column.methods:
@@ -121,11 +129,15 @@ def _less(column: Column, found: Sequence[Row]) -> list[str]:
     """What there is less of than there should be: rounds of FedAvg, seeds and histories of any method."""
     if not found:
         return []
-    rounds, counts = found[0]["of_rounds"], [row["runs"] for row in found]
-    of = max([len(column.draft.keys["seeds"]), *(row["made"] for row in found)])
+    rounds, counts, of = found[0]["of_rounds"], [row["runs"] for row in found], _seeds(column, found)
     fewer = [f"{rounds:,} of {column.rounds:,} rounds"] * (rounds < column.rounds)
     lost = "histories of " * any(row["runs"] < row["made"] for row in found)
     return fewer + [f"{lost}{seeds(counts, of)} seeds"] * (min(counts) < of)
+
+
+def _seeds(column: Column, found: Sequence[Row]) -> int:
+    """How many a method should have: those of the study, or as many as any method has."""
+    return max([len(column.draft.keys["seeds"]), *(int(row["made"]) for row in found)])
 
 
 def _broken(results: Results, method: str, goals: Mapping[int, float | None]) -> int:
@@ -141,7 +153,8 @@ def _broken(results: Results, method: str, goals: Mapping[int, float | None]) ->
     return sum(goal is not None and first_at(history, goal) is None for history, goal in known)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, of: int) -> list[str]:
+    """`of`: the seeds that there should be, where not all methods have as many."""
     said = f"{row['reached']} of {row['seeds']}"
     if row["until"] is not None and row["reached"] + row["diverged"] < row["seeds"]:
         said += f" by round {row['until']:,}"
@@ -151,6 +164,8 @@ def _cells(row: Row) -> list[str]:
         said += f", {row['diverged']} diverged before"
     if row["precision"]:
         said += f", {row['precision']}"
+    if row["runs"] < of:
+        said += f", {row['runs']} of {of} seeds"
     cells = [said]
     cells += [units.NONE if row[key] is None else f"{row[key]:.0f}" for key in ("rounds", "merges")]
     cells.append(units.NONE if row["bytes"] is None else units.size(row["bytes"]))
