@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from fedskip.federation.server import draw_cohort
-from fedskip.paper.beside import METRIC, SKIPPING, gain, published_gain
+from fedskip.paper.beside import METRIC, SKIPPING, apart, gain, published_gain, shown_gain
 from fedskip.paper.claims import EARLY, at, fewest, tails, uneven, uneven_sheet
 from fedskip.paper.columns import BASELINE, Column, settings
 from fedskip.paper.pictures import beta, fig1_columns
@@ -28,17 +28,31 @@ Seeds = dict[int, float | None]
 
 
 def headline(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
-    """One period against FedAvg, by all three scores."""
+    """One period against FedAvg, by all three scores, and where the paper's gain lies."""
     rows = []
     for column in columns:
         runs = column.runs(kept)
         if runs[BASELINE] and runs[FIXED]:
-            pair, of = (runs[FIXED], runs[BASELINE]), len(runs[BASELINE])
-            gains = [gain(*pair, score, of) for score in ("best", "last", "mean_tail")]
-            cells = [str(of), *gains, published_gain(column, FIXED)]
+            of = len(runs[BASELINE])
+            gains = [apart(runs[FIXED], runs[BASELINE], score) for score in ("best", "last", "mean_tail")]
+            ours = [shown_gain(one, of) for one in gains]
+            cells = [str(of), *ours, published_gain(column, FIXED), _beside(column, gains)]
             rows.append([Text(column.name), *map(Text, cells)])
-    headers = ["column", "seeds", "gain in best", "in last", "in tail", "paper's gain"]
+    headers = ["column", "seeds", "gain in best", "in last", "in tail", "paper's gain", "which lies"]
     return Sheet(f"{FIXED} against {BASELINE}", headers, 1, rows)
+
+
+def _beside(column: Column, gains: Sequence[Difference]) -> str:
+    """Where the paper's gain lies, seen from intervals of ours; nothing where one seed has none."""
+    one, base = column.published[FIXED], column.published[BASELINE]
+    assert one is not None
+    assert base is not None
+    lies = [
+        "above" if one - base > found.high else "below" if one - base < found.low else "inside"
+        for found in gains
+        if found.low is not None and found.high is not None
+    ]
+    return ", ".join(dict.fromkeys(lies))
 
 
 def fig1_sheet(kept: Sequence[Results]) -> Sheet:
@@ -145,6 +159,30 @@ def reach_cell(row: Mapping[str, float]) -> str:
         lost = f", {row['diverged']} diverged" if row["diverged"] else ""
         return f"{row['reached']} of {row['seeds']} seed{'s' * (row['seeds'] > 1)}{lost}"
     return f"{row['merges']:.0f} / {row['rounds']:.0f} / {row['of_rounds'] / row['rounds']:.2f}×"
+
+
+def round_places(columns: Mapping[str, Column], kept: Sequence[Results]) -> Sheet:
+    """The FedSkip that is first where FedAvg is at its best, and who is before it, by rounds and by bytes.
+
+    Of methods that get there at every seed.
+    """
+    rows = []
+    for column in columns.values():
+        there = [row for row in reached(column, kept) if row["reached"] == row["seeds"] > 0]
+        cells = [_place(there, key) for key in ("rounds", "bytes")]
+        rows.append([Text(labelled(column, column.runs(kept))), *map(Text, cells)])
+    return Sheet("places", ["column", "by rounds", "by bytes"], 1, rows)
+
+
+def _place(there: Sequence[Row], key: str) -> str:
+    form = units.size if key == "bytes" else "{:.0f}".format
+    ranked = sorted(there, key=lambda row: row[key])
+    names = [str(row["method"]) for row in ranked]
+    place = next((i for i, name in enumerate(names) if name in SKIPPING), None)
+    if place is None:
+        return "no FedSkip gets there"
+    said = [f"{row['method']} {form(row[key])}" for row in ranked[: place + 1]]
+    return f"{place + 1}: {', '.join(said)}"
 
 
 def merges(held: Results | None, method: str, score: str = "best") -> Seeds:

@@ -3,6 +3,7 @@
 On a page they are `above:WHAT:COLUMN` and `below:WHAT:COLUMN`, with a list such as `Δ = 3 and 5`. WHAT:
 
 - `best`, `last`, `tail`: the gain over FedAvg; `slots`: that of single slots before they merge
+- `level`: the gain in best where of FedAvg, too, only the rounds count in which the method merges
 - `alone-METHOD`: the gain in tail of a method that skips over the same method that does not
 - `early-N`: the accuracy at the last merge up to round N, less FedAvg's
 - `merges-best`, `merges-last`: merges until FedAvg's best or its last, less those of the rival that needs the
@@ -12,7 +13,7 @@ On a page they are `above:WHAT:COLUMN` and `below:WHAT:COLUMN`, with a list such
 
 from collections.abc import Mapping, Sequence
 
-from evidence import early, fewest_merges
+from evidence import early, fewest_merges, histories
 
 from fedskip.methods import Method
 from fedskip.paper.beside import SCORES, apart
@@ -64,6 +65,8 @@ def differences(what: str, column: Column, kept: Sequence[Results]) -> dict[int,
         found = {_period(name): apart(runs[name], runs[rival], by) for name in _skipping(column)}
     elif kind == "merges":
         found = _merges(column, held, rest)
+    elif kind == "level":
+        found = {_period(name): level(held, name) for name in _skipping(column)}
     elif kind in ("early", "slots"):
         assert held is not None
 
@@ -74,6 +77,17 @@ def differences(what: str, column: Column, kept: Sequence[Results]) -> dict[int,
     else:
         found = {_period(n): apart(runs[n], runs[BASELINE], SCORES[kind]) for n in _skipping(column)}
     return {period: gap for period, gap in found.items() if not gap.missing and not gap.unmatched}
+
+
+def level(held: Results | None, method: str) -> Difference:
+    """The gain in best over FedAvg's, of which only the rounds count in which the method merges."""
+    assert held is not None
+    mine, base = (held.scores(held.compared[0].name, name, "best") for name in (method, BASELINE))
+    runs, others = histories(held, method), histories(held, BASELINE)
+    for seed in [seed for seed, best in base.items() if best is not None and seed in runs]:
+        merged = {row["round"] for row in runs[seed]}
+        base[seed] = max(row["test_accuracy"] for row in others[seed] if row["round"] in merged)
+    return difference(mine, base)
 
 
 def _merges(column: Column, held: Results | None, score: str) -> dict[int, Difference]:

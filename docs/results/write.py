@@ -108,6 +108,7 @@ def written(text: str, kept: list[Results]) -> str:
         "poison": lambda: poison.poison_sheet(kept),
         "not-run": lambda: missing(kept),
         "reach": lambda: reach_sheet(trained, kept),
+        "reach:places": lambda: evidence.round_places(whole(kept), kept),
         "reach:gaps": lambda: evidence.merge_gaps(trained, kept),
         "reach:gaps-last": lambda: evidence.merge_gaps(trained, kept, "last"),
         "rivals": lambda: evidence.rival_gaps(trained, kept),
