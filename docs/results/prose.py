@@ -13,14 +13,14 @@
 All others have names of their own, below.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from statistics import fmean, median
 
 import entries
 import verdicts
 from evidence import histories
-from files import BENCHMARKS, lines
+from files import BENCHMARKS, Line, lines
 from poison import poisoned
 from quickstart import centralised, gained
 from runs import sources
@@ -39,6 +39,7 @@ from visits import after_one, after_single, counted, looked_at
 
 PEERS, SIGMOID = (f"{BENCHMARKS}/{name}" for name in ("peers", "sigmoid"))
 JUMP = 100  # times the median: what a drift has to be to be told
+WORST = "perceptron", "10"  # the model and its slots of which the server's time is predicted worst
 
 
 def value(name: str, kept: list[Results]) -> str:
@@ -84,13 +85,27 @@ def _range(values: Iterable[float], form: str) -> str:
 
 def _saved(period: int) -> str:
     """What a period saves the server, in per cent of FedAvg's time, over models and slots."""
-    found, shares = lines("complexity/rounds"), []
-    for line in found:
+    return _range([saved for line, saved, _ in _savings() if line["period"] == str(period)], ".0f")
+
+
+def _missed(place: tuple[str, str], inside: bool) -> str:
+    """How many points of FedAvg's time the prediction is off for a model and its slots, or at most elsewhere."""
+    off = [
+        abs(saved - predicted)
+        for line, saved, predicted in _savings()
+        if ((line["model"], line["slots"]) == place) is inside
+    ]
+    return _range(off, ".0f") if inside else f"{max(off):.0f}"
+
+
+def _savings() -> Iterator[tuple[Line, float, float]]:
+    """What each period saves the server, and what it should, in per cent of FedAvg's time."""
+    for line in lines("complexity/rounds"):
         if line["period"] == "1":
             base = float(line["seconds"])
-        if line["period"] == str(period):
-            shares.append(-100 * float(line["difference"]) / base)
-    return _range(shares, ".0f")
+        else:
+            saved, predicted = (-100 * float(line[name]) / base for name in ("difference", "predicted"))
+            yield line, saved, predicted
 
 
 def _rates(kind: str, key: str, digits: int) -> str:
@@ -216,6 +231,8 @@ ELSEWHERE: dict[str, Callable[[str, list[Results]], str]] = {
 OWN: dict[str, Callable[[list[Results]], str]] = {
     "saved-3": lambda _: _saved(3),
     "saved-10": lambda _: _saved(10),
+    "missed": lambda _: _missed(WORST, inside=False),
+    "missed-worst": lambda _: _missed(WORST, inside=True),
     "largest-distance": lambda _: _rates("largest", "distance", 3),
     "largest-bound": lambda _: _rates("largest", "printed_bound", 2),
     "tiny-distance": lambda _: _rates("tiny", "distance", 3),
