@@ -89,7 +89,7 @@ def _saved(period: int) -> str:
 
 
 def _missed(place: tuple[str, str], inside: bool) -> str:
-    """How many points of FedAvg's time the prediction is off for a model and its slots, or at most elsewhere."""
+    """How far the prediction is off, in points of FedAvg's time, at a place, or at most at all others."""
     off = [
         abs(saved - predicted)
         for line, saved, predicted in _savings()

@@ -133,7 +133,7 @@ def gains_figure(columns: Sequence[Column], studies: list[Results], score: str =
     axes.plot([], [], "D", fillstyle="none", color=PAPER, label="the paper")
     intervals.fit(axes)
     axes.set_xlabel(f"gain over {BASELINE} (points of test accuracy)")
-    notes = [f"by {SHOWN[score]}, {intervals.NOTE}", *intervals.left_out(rows)]
+    notes = [f"by {SHOWN[score]}, {intervals.NOTE}", *intervals.cautions(rows)]
     return finish(axes, "What skipping gains", notes)
 
 

@@ -57,7 +57,7 @@ def compose_figure(column: Column, studies: Sequence[Results], score: str = "mea
     intervals.draw(axes, added)
     intervals.fit(axes)
     axes.set_xlabel("gain over the same method without skipping (points of test accuracy)")
-    less = intervals.left_out(added)
+    less = intervals.cautions(added)
     less += other(column, [row for rows in runs.values() for row in rows])
     less += fewer(column, runs)
     for line in axes.get_lines():

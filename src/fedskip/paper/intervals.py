@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -52,18 +53,24 @@ def _lacks(found: Difference) -> bool:
     return bool(found.missing or found.unmatched)
 
 
-def left_out(rows: Mapping[str, Row]) -> list[str]:
-    """What a picture says of differences that it does not show."""
-    lacking = any(_lacks(found) for row in rows.values() for found in row.values())
-    return ["none where a run diverged, or lengths differ"] * lacking
+def cautions(rows: Mapping[str, Row]) -> list[str]:
+    """What a picture says of differences that it does not show, or not where they are."""
+    every = [found for row in rows.values() for found in row.values()]
+    far = any(found.mean is not None and not _lacks(found) and _far(100 * found.mean) for found in every)
+    said = ["at the edge: further out, with its number"] * far
+    return [*said, *["none where a run diverged, or lengths differ"] * any(map(_lacks, every))]
+
+
+def _far(points: float) -> bool:
+    return abs(points) > WIDEST
 
 
 def _mark(axes: Axes, name: str, y: float, found: Difference, label: str | None) -> None:
     assert found.mean is not None
     seen, mean = look(name), 100 * found.mean
-    at = min(max(mean, -WIDEST), WIDEST)
+    at = math.copysign(WIDEST, mean) if _far(mean) else mean
     axes.plot(at, y, seen.marker, color=seen.colour, markersize=6, label=label, clip_on=False)
-    if at != mean:
+    if _far(mean):
         axes.annotate(
             f"{mean:+.1f}", (at, y), xytext=(9, 0), textcoords="offset points", va="center", fontsize=8,
             color=seen.colour, bbox={"fc": "white", "ec": "none", "pad": 1},
