@@ -10,7 +10,7 @@ import pytest
 from fedskip.engine.local import Local
 from fedskip.paper.beside import cell, column_sheet, gain, gains_figure, gains_sheet, short, table_sheet
 from fedskip.paper.columns import columns, settings
-from fedskip.paper.intervals import draw
+from fedskip.paper.intervals import cautions, draw
 from fedskip.paper.remarks import length
 from fedskip.report.canvas import new_axes
 from fedskip.report.results import Results
@@ -201,10 +201,12 @@ def test_a_name_is_in_the_legend_wherever_it_is_first_drawn() -> None:
 
 
 def test_what_is_far_off_is_drawn_at_the_edge_with_its_number() -> None:
-    axes = new_axes()
-    draw(axes, {"a": {"FedSkip-3": Difference(1, 0.25, None, None, 1, 0)}})
-    assert list(axes.get_lines()[0].get_xdata()) == [10.0]
-    assert [text.get_text() for text in axes.texts] == ["+25.0"]
+    axes, far = new_axes(), {"a": {"FedSkip-3": Difference(1, -0.25, None, None, 0, 1)}}
+    draw(axes, far)
+    assert list(axes.get_lines()[0].get_xdata()) == [-10.0]
+    assert [text.get_text() for text in axes.texts] == ["-25.0"]
+    assert cautions(far) == ["at the edge: further out"]
+    assert cautions({"a": {"FedSkip-3": Difference(1, 0.1, None, None, 1, 0)}}) == []
 
 
 def test_longer_runs_without_a_history_say_so(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def cautions(rows: Mapping[str, Row]) -> list[str]:
     """What a picture says of differences that it does not show, or not where they are."""
     every = [found for row in rows.values() for found in row.values()]
     far = any(found.mean is not None and not _lacks(found) and _far(100 * found.mean) for found in every)
-    said = ["at the edge: further out, with its number"] * far
+    said = ["at the edge: further out"] * far
     return [*said, *["none where a run diverged, or lengths differ"] * any(map(_lacks, every))]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SIZE = (6.4, 4.0)  # inches
 GREY = "#767676"
-WIDE = 120  # characters of a note that fit above the axes and the legend
+WIDE = 100  # characters of a note that fit above the axes and the legend
 
 
 def new_axes(layout: Literal["constrained"] | None = "constrained") -> Axes:
