@@ -14,14 +14,20 @@ On a page they are `above:WHAT:COLUMN` and `below:WHAT:COLUMN`, with a list such
 from collections.abc import Mapping, Sequence
 
 from evidence import early, fewest_merges, histories
+from rich.text import Text
 
 from fedskip.methods import Method
 from fedskip.paper.beside import SCORES, apart
 from fedskip.paper.claims import slot_scores
 from fedskip.paper.columns import BASELINE, Column, settings
+from fedskip.paper.remarks import labelled
 from fedskip.report import units
 from fedskip.report.results import Results
+from fedskip.report.sheet import Sheet
 from fedskip.report.statistics import Difference, difference
+
+NONE = "no Δ"
+TOLD = {"best": "best", "level": "best, of the same rounds", "last": "last", "tail": "tail"}
 
 
 def above(name: str, kept: Sequence[Results]) -> str:
@@ -48,8 +54,27 @@ def periods(told: Sequence[int], of: int) -> str:
     ('Δ = 3 and 5', 'every Δ', 'no Δ')
     """
     if not told:
-        return "no Δ"
+        return NONE
     return "every Δ" if len(told) == of else f"Δ = {units.listed([*map(str, told)])}"
+
+
+def told_sheet(columns: Mapping[str, Column], kept: Sequence[Results]) -> Sheet:
+    """With which periods a gain over FedAvg is told, or a loss, by each score."""
+    rows = []
+    for name, column in columns.items():
+        runs, bare = column.runs(kept), column.results(kept) is None  # without histories
+        cells = [
+            units.NONE if bare and score == "level" else _told(f"{score}:{name}", kept) for score in TOLD
+        ]
+        if len(runs[BASELINE]) == 1:
+            cells = ["one seed"] * len(TOLD)
+        rows.append([Text(labelled(column, runs)), *map(Text, cells)])
+    return Sheet("told", ["column", *TOLD.values()], 1, rows)
+
+
+def _told(name: str, kept: Sequence[Results]) -> str:
+    found = {"gain": above(name, kept), "loss": below(name, kept)}
+    return "; ".join(f"{word}: {told}" for word, told in found.items() if told != NONE) or "not told"
 
 
 def differences(what: str, column: Column, kept: Sequence[Results]) -> dict[int, Difference]:

@@ -23,6 +23,7 @@ import quickstart
 import runs
 import speed
 import theory
+import verdicts
 from matplotlib.axes import Axes
 
 import audit
@@ -61,6 +62,12 @@ CURVES = (
     "longer",
     "schedule",
 )  # studies whose curves are drawn
+OTHERS = (
+    "sigmoid/synthetic-linear",
+    "clip/cifar10-p50-clip10",
+    "clip/cifar10-p100-clip10",
+    "fig5/p10-beta0.1",
+)  # beside the paper's columns, where gains are told
 WARM = (20, 50, 60, 80, 100)  # rounds in which warm-ups are looked at
 BLOCK = re.compile(r"(<!-- numbers: (\S+) -->\n)(.*?)(<!-- /numbers -->)", re.DOTALL)
 INLINE = re.compile(r"(<!--=(\S+?)-->)(.*?)(<!--/-->)")
@@ -87,6 +94,7 @@ def written(text: str, kept: list[Results]) -> str:
     trained = list(whole(kept).values())
     sheets: dict[str, Callable[[], Sheet]] = theory.SHEETS | {
         "gains": lambda: gains_sheet(trained, kept),
+        "told": lambda: verdicts.told_sheet(whole(kept) | {name: settings()[name] for name in OTHERS}, kept),
         "gains:best": lambda: gains_sheet(trained, kept, "best"),
         "gains:last": lambda: gains_sheet(trained, kept, "last"),
         "headline": lambda: evidence.headline(trained, kept),
