@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedskip.input.errors import InputError
 from fedskip.methods.grammar import parse_many, registry, text
+from fedskip.records.provenance import Folder
 from fedskip.spec import Tree, assigned, build, bundled, dump, load_yaml
 from fedskip.spec.setting import KEYS
 
@@ -107,8 +108,9 @@ def read_file(content: str, folder: Path) -> None:
     file = folder / "study.yaml"
     file.write_bytes(content.encode(errors="surrogatepass"))
     spec = build(load_yaml(file))
-    file.write_text(dump(spec), encoding="utf-8")
-    assert build(load_yaml(file)) == spec
+    kept = Folder(folder)  # its file names other files from where it lies
+    kept.write(dump(spec), {})
+    assert build(load_yaml(kept.file)) == spec
 
 
 def fuzz(read: Callable[..., None], given_: Any, examples: int, note: Callable[..., None], area: str) -> None:

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fedskip.files import write_text
+from fedskip.input.errors import option, told
 from fedskip.methods.grammar import text
 from fedskip.paper.columns import BASELINE, Column, races
 from fedskip.paper.remarks import precision, seeds
@@ -52,8 +53,10 @@ def table4(studies: Sequence[Results], out: Path | None, whole: bool = True) -> 
             rows += [{"column": name, "of": score} | row | paper for row in table]
             shown.append(_sheet(name, column, score, table))
         if lacking := [text(method) for label, method in column.methods.items() if not runs[label]]:
-            command = f'fedskip run {name} --methods "{", ".join(lacking)}"'
-            missing.append(f"not run of {name}: {units.count(len(lacking), 'method')}. Make with: {command}")
+            count, only = units.count(len(lacking), "method"), option("methods", f'"{", ".join(lacking)}"')
+            missing.append(
+                told(f"not run of {name}: {count}. Make with: fedskip run {name} {only}", flags=True)
+            )
     if rows and out is not None:
         write_text(out / "table4.csv", Table(rows[0], rows).csv())
     return [*shown, *map(Text, missing)]
