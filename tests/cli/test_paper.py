@@ -145,6 +145,14 @@ def test_compositions_end_with_a_table_of_their_own(tmp_path):
     assert (tmp_path / "t" / "figures" / "compose-synthetic.svg").exists()
 
 
+def test_where_there_is_nothing_to_draw_that_is_said(tmp_path, quickstart):
+    code, shown, _ = call("paper", "status", quickstart[0], "--figures", tmp_path / "figures")
+    assert (code, "No figure is drawn" in shown, (tmp_path / "figures").exists()) == (0, True, False)
+    (tmp_path / "file").touch()
+    code, _, said = call("paper", "status", quickstart[0], "--figures", tmp_path / "file")
+    assert (code, said.startswith("error: --figures is a file, got ")) == (2, True)
+
+
 def test_the_costs_of_some_models(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(

@@ -60,7 +60,7 @@ def test_a_run_that_ended_counts_no_further(tmp_path: Path) -> None:
         row["test_accuracy"] = 0.9
     assert plain(early_sheet(some, [results])) == [
         [
-            "femnist (30 of 200 rounds, 2 of 3 seeds)",
+            "femnist (30 to 200 of 200 rounds, 2 of 3 seeds)",
             "FedAvg",
             "10.00",
             "30.00 (1 of 2 diverged)",
@@ -114,6 +114,6 @@ def test_slots_before_a_merge(tmp_path: Path) -> None:
     for row in results.summary.where(method="MOON"):
         row["rounds"] = 20
     assert plain(slots_sheet([columns()["table3/femnist"]], [results])) == [
-        ["femnist (20 of 200 rounds, 2 of 3 seeds)", "FedAvg", "30.00 ± 0.00", "", "45.00 ± 0.00"],
+        ["femnist (20 to 200 of 200 rounds, 2 of 3 seeds)", "FedAvg", "30.00 ± 0.00", "", "45.00 ± 0.00"],
         ["", "FedSkip-3", "25.00 ± 7.07", "-5.00 (-68.53 to +58.53)", "45.00 ± 0.00"],
     ]

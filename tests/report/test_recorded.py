@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 from pathlib import Path
 
@@ -56,4 +57,26 @@ def test_a_column_that_was_deleted_is_named(copied: Path, name: str, column: str
         writer.writeheader()
         writer.writerows(rows)
     with pytest.raises(InputError, match=rf"{name} lacks the column {column}\."):
+        Results.read(copied)
+
+
+@pytest.mark.parametrize(
+    ("key", "line", "rule"),
+    [
+        ("rounds", "rounds: twenty", "rounds must be a whole number, got 'twenty'"),
+        ("rounds", "", "rounds must be a whole number, got None"),
+        ("rounds", "rounds: 2\nof_rounds: x", "of_rounds must be a whole number, got 'x'"),
+        ("seeds", "seeds: many", "seeds must be a list of whole numbers, got 'many'"),
+        ("seeds", "seeds: [one]", r"seeds must be a list of whole numbers, got \['one'\]"),
+        ("methods", "methods: 3", "methods must be a list of methods, got 3"),
+    ],
+)
+def test_a_study_file_that_was_edited_is_refused_with_the_key(
+    copied: Path, key: str, line: str, rule: str
+) -> None:
+    file = copied / "study.yaml"
+    text = re.sub(rf"^{key}:.*$", line, file.read_text(), flags=re.MULTILINE)
+    assert text != file.read_text()
+    file.write_text(text)
+    with pytest.raises(InputError, match=rf"{rule} \(.*study\.yaml\)\. Bring back"):
         Results.read(copied)

@@ -121,6 +121,8 @@ def test_to_target(tmp_path: Path) -> None:
     assert results.to_target().rows == results.to_target("FedAvg").rows
     set_ = recorded(tmp_path, runs, rows=rows, target=0.59)
     assert set_.to_target().rows == results.to_target(0.59).rows, "the setting's own"
+    with pytest.raises(InputError, match=r"target must be from 0 to 1, got 59\. Write 0\.68 for 68 %"):
+        results.to_target(59)
 
 
 def test_the_table_as_data(results: Results) -> None:

@@ -87,6 +87,8 @@ def status(
 
     if score is not None and score not in SCORES:
         raise unknown("--score", score, SCORES)
+    if figures is not None:
+        require("--figures", not figures.is_file(), "is a file", str(figures), "name a folder")
     studies, screen = found(folders(outs, "OUT")), console()
     parts = shown(studies)
     for name in parts:
@@ -98,6 +100,8 @@ def status(
     for part in table4(studies, None, whole):
         screen.print(part)
     picture([*parts], studies, figures, score)
+    if figures is not None and not parts:
+        screen.print("No figure is drawn: these folders hold no run of Figures 1 and 5 or of compositions.")
     for sheet in others(studies):
         noted(sheet)
     for study in strangers(studies):

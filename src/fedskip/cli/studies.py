@@ -36,7 +36,11 @@ Only = Annotated[
 ]
 From = Annotated[
     list[str] | None,
-    typer.Option("--from", metavar="OUT", help="Studies to compute table4, fig2, fig4, ... from: runs/*."),
+    typer.Option(
+        "--from",
+        metavar="OUT",
+        help="A study to compute table4, fig2, fig4, ... from, or a folder of such; may be repeated.",
+    ),
 ]
 
 
@@ -87,7 +91,8 @@ def run(
         _refuse_trained(study, given | others)
         compute(study, folders(sources, "--from"), folder(out), models)
         return
-    require("--from", not sources, "is for what is computed", sources, f"one of {', '.join(COMPUTED)}")
+    of_runs = ", ".join(name for name, made in COMPUTED.items() if made.of_runs)
+    require("--from", not sources, "is for what is computed", " ".join(sources or ()), f"one of {of_runs}")
     _refuse_twice(given, assignments or [])
     over = assigned(assignments or []).over(Tree(given, {key: f"--{key}" for key in given}))
     trackers = [tracker(name, "--track") for name in track or ()]

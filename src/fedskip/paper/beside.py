@@ -165,7 +165,8 @@ def cell(column: Column, runs: Sequence[Row] | None, score: str, of: int = 0) ->
     if not runs:
         return "not run"
     notes = remarks(column, runs, of)
-    return bracketed(scores(runs, score) if known(runs, score) or not notes else "", notes)
+    whole = [row for row in runs if not row["diverged"]]
+    return bracketed(scores(whole, score) if whole else "", notes)
 
 
 def short(column: Column, studies: Sequence[Results]) -> str:
@@ -189,8 +190,11 @@ def some_short(column: Column, studies: Sequence[Results]) -> str:
 
 
 def scores(runs: Sequence[Row], score: str) -> str:
-    """The mean and spread of the runs that did not diverge."""
-    return units.scores(known(runs, score), METRIC)
+    """The mean and spread of the runs that did not diverge; none of runs of different lengths."""
+    whole = [row for row in runs if not row["diverged"]]
+    most = max((row["rounds"] for row in whole), default=0)
+    alike = all(as_long(row, most) for row in whole)
+    return units.scores(known(whole, score), METRIC) if alike else units.NONE
 
 
 def gain(runs: Sequence[Row], others: Sequence[Row], score: str, of: int = 0) -> str:

@@ -36,9 +36,8 @@ def length(column: Column, runs: Iterable[Row]) -> str:
     Of longer ones its own rounds count, unless no history was kept.
     """
     found = [int(row["rounds"]) for row in runs if not row["diverged"]]
-    short = [rounds for rounds in found if rounds < column.rounds]
-    if short:
-        return f"{span(short)} of {column.rounds:,} rounds"
+    if min(found, default=column.rounds) < column.rounds:
+        return f"{span(min(rounds, column.rounds) for rounds in found)} of {column.rounds:,} rounds"
     most = max(found, default=0)
     return f"{most:,} rounds, not {column.rounds:,}" if most > column.rounds else ""
 

@@ -5,7 +5,7 @@ go on to 1.5 T, as some of the paper's did: `fedskip resume OUT --rounds N`.
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from fedskip.files import write_text
 from fedskip.input.errors import option, told
 from fedskip.methods.grammar import text
 from fedskip.paper.columns import BASELINE, Column, races
-from fedskip.paper.remarks import precision, seeds
+from fedskip.paper.remarks import bracketed, precision, seeds
 from fedskip.records.table import Row, Table
 from fedskip.report import units
 from fedskip.report.results import Results, first_at
@@ -35,31 +35,34 @@ def table4(studies: Sequence[Results], out: Path | None, whole: bool = True) -> 
     rows: list[Row] = []
     missing: list[str] = []
     for name, column in races().items():
-        found, runs = (
-            {score: reached(column, studies, score) for score in ("best", "last")},
-            column.runs(studies),
-        )
-        if not found["best"]:
-            kept = bool(runs[BASELINE])
-            if not whole and not kept:
-                continue
-            why = "run, but without a history" if kept else "not run"
-            missing.append(f"{why}: {name}. Make it with: fedskip run {name}")
-            if name in published():
-                shown.append(_sheet(name, column, "best", ()))
+        runs = column.runs(studies)
+        if not whole and not any(runs.values()):
             continue
+        found = {score: reached(column, studies, score) for score in ("best", "last")}
         for score, table in found.items():
             paper = {"paper_rounds": column.rounds, "paper_seeds": len(column.draft.keys["seeds"])}
             rows += [{"column": name, "of": score} | row | paper for row in table]
-            shown.append(_sheet(name, column, score, table))
-        if lacking := [text(method) for label, method in column.methods.items() if not runs[label]]:
-            count, only = units.count(len(lacking), "method"), option("methods", f'"{", ".join(lacking)}"')
-            missing.append(
-                told(f"not run of {name}: {count}. Make with: fedskip run {name} {only}", flags=True)
-            )
+            if table or (score == "best" and name in published()):
+                shown.append(_sheet(name, column, score, table))
+        missing += _missing(name, column, runs, found["best"])
     if rows and out is not None:
         write_text(out / "table4.csv", Table(rows[0], rows).csv())
     return [*shown, *map(Text, missing)]
+
+
+def _missing(
+    name: str, column: Column, runs: Mapping[str, Sequence[Row]], found: Sequence[Row]
+) -> Iterator[str]:
+    """What of a column there is not, and the command that makes it."""
+    command = f"fedskip run {name}"
+    if not any(runs.values()):
+        yield f"not run: {name}. Make it with: {command}"
+    elif runs[BASELINE] and not found:
+        yield f"run, but without a history: {name}. Make it with: {command}"
+    elif lacking := [text(method) for label, method in column.methods.items() if not runs[label]]:
+        some = bracketed(name, ["reduced: " + ", ".join(_less(column, found))] * bool(_less(column, found)))
+        only = told(option("methods", f'"{", ".join(lacking)}"'), flags=True)
+        yield f"not run of {some}: {units.count(len(lacking), 'method')}. Make with: {command} {only}"
 
 
 def target_sheet(name: str, studies: Sequence[Results], score: str = "best") -> Sheet:
