@@ -1,6 +1,7 @@
 """`fedskip paper`, and what of the paper `fedskip run` computes."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ def test_status(quickstart, tmp_path, monkeypatch):
     assert (code, "table3, best test accuracy in %" in shown, "94.12" in shown) == (0, True, True)
     code, _, said = call("paper", "status", "--score", "bets")
     assert (code, said) == (2, "error: --score is not known, got 'bets'. Did you mean 'best'?\n")
+
+
+def test_status_says_how_to_finish_a_study(quickstart, tmp_path):
+    shutil.copytree(quickstart[0], tmp_path / "s")
+    (tmp_path / "s" / "summary.csv").unlink()
+    code, shown, _ = call("paper", "status", tmp_path / "s")
+    said = "".join(shown.split())
+    assert (code, f"isnotfinished:goonwith`fedskipresume{tmp_path / 's'}`." in said) == (0, True)
 
 
 def test_something_that_is_computed(quickstart, tmp_path):

@@ -107,6 +107,11 @@ def status(
     for study in strangers(studies):
         why = f" ({'; '.join(study.marks)})" if study.marks else ""
         screen.print(f"{study.out} holds no run of the paper's settings{why}.", soft_wrap=True)
+    for study in studies:
+        if not study.finished:
+            screen.print(
+                f"{study.out} is not finished: go on with `fedskip resume {study.out}`.", soft_wrap=True
+            )
     if not whole:
         screen.print(
             "Left out: tables and studies without runs in these folders. "
