@@ -38,7 +38,15 @@ def headline(columns: Sequence[Column], kept: Sequence[Results]) -> Sheet:
             ours = [shown_gain(one, of) for one in gains]
             cells = [str(of), *ours, published_gain(column, FIXED), _beside(column, gains)]
             rows.append([Text(column.name), *map(Text, cells)])
-    headers = ["column", "seeds", "gain in best", "in last", "in tail", "paper's gain", "which lies"]
+    headers = [
+        "column",
+        "seeds",
+        "gain in best",
+        "in last",
+        "in tail",
+        "paper's gain",
+        "beside our intervals",
+    ]
     return Sheet(f"{FIXED} against {BASELINE}", headers, 1, rows)
 
 

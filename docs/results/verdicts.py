@@ -26,7 +26,7 @@ from fedskip.report.results import Results
 from fedskip.report.sheet import Sheet
 from fedskip.report.statistics import Difference, difference
 
-NONE = "no Δ"
+NO_PERIOD = "no Δ"
 TOLD = {"best": "best", "level": "best, of the same rounds", "last": "last", "tail": "tail"}
 
 
@@ -54,7 +54,7 @@ def periods(told: Sequence[int], of: int) -> str:
     ('Δ = 3 and 5', 'every Δ', 'no Δ')
     """
     if not told:
-        return NONE
+        return NO_PERIOD
     return "every Δ" if len(told) == of else f"Δ = {units.listed([*map(str, told)])}"
 
 
@@ -74,7 +74,7 @@ def told_sheet(columns: Mapping[str, Column], kept: Sequence[Results]) -> Sheet:
 
 def _told(name: str, kept: Sequence[Results]) -> str:
     found = {"gain": above(name, kept), "loss": below(name, kept)}
-    return "; ".join(f"{word}: {told}" for word, told in found.items() if told != NONE) or "not told"
+    return "; ".join(f"{word}: {told}" for word, told in found.items() if told != NO_PERIOD) or "not told"
 
 
 def differences(what: str, column: Column, kept: Sequence[Results]) -> dict[int, Difference]:

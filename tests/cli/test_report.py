@@ -4,6 +4,7 @@ import csv
 import html
 import shutil
 
+from fedskip.input.errors import ends
 from terminal import call
 
 
@@ -90,12 +91,12 @@ def test_bad_input_gets_one_clear_line(quickstart, tmp_path):
     )
     half = shutil.copytree(quickstart[0], tmp_path / "half")
     (half / "history.csv").write_text((out / "history.csv").read_text() + "synthetic,synthetic.FedAvg.s0\n")
-    to = ["--to", tmp_path / "to"]
+    to, file = ["--to", tmp_path / "to"], "history.csv"
     for arguments, message in [
         ([empty, *to], "error: out holds no study: there is no study.yaml"),
         ([begun, *to], "error: out holds a study without results yet"),
-        ([broken, *to], f"error: {broken}/history.csv lacks the column bytes_down"),
-        ([half, *to], f"error: {half}/history.csv line "),
+        ([broken, *to], f"error: {ends(str(broken / file), 120)} lacks the column bytes_down"),
+        ([half, *to], f"error: {ends(str(half / file), 120)} line "),
         ([foreign, *to], "error: name must start with a letter or digit and hold no slashes"),
         ([out, *to, "--baseline", "fedavgg"], "error: baseline is not known, got 'fedavgg'. Did you mean"),
         ([out, *to, "--score", "tail"], "error: --score is not known, got 'tail'"),

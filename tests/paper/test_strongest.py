@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedskip.paper.strongest import shared_seeds, strongest
+from fedskip.paper.strongest import shared_seeds, strongest, with_all_seeds
 from fedskip.records.table import Row
 
 
@@ -32,6 +32,15 @@ def test_runs_of_another_length_than_most_do_not_count() -> None:
     assert strongest({"a": rows(0.5), "b": rows(0.9, rounds=50)}) == "a", "of as many, the longer"
 
 
+def test_who_is_under_way_at_some_seeds_lacks_them() -> None:
+    """MOON has one seed; over all three FedAvg is ahead."""
+    begun = [row | {"seed": seed} for seed in (1, 2) for row in rows(0.9, rounds=10)]
+    runs = {"FedAvg": rows(0.5, 0.6, 0.6), "FedSkip-5": rows(0.51, 0.3, 0.3), "MOON": rows(0.2) + begun}
+    assert [*with_all_seeds(runs)] == ["FedAvg", "FedSkip-5"]
+    assert strongest(with_all_seeds(runs)) == "FedAvg"
+    assert with_all_seeds({"FedAvg": rows(0.5)}) == {}, "of one there is nobody to be ahead of"
+
+
 def test_a_seed_under_way_does_not_count() -> None:
     begun = [row | {"seed": 2} for row in rows(0.9, rounds=10)]
     runs = {"a": rows(0.5, 0.5) + begun, "b": rows(0.6, 0.6) + begun}
@@ -43,3 +52,5 @@ def test_a_run_that_merges_seldom_is_as_long_while_it_trains() -> None:
     skips = [row | {"merges": 5} for row in rows(0.9, rounds=50)]
     assert strongest({"FedAvg": rows(0.5, rounds=59), "FedSkip-10": skips}) == "FedSkip-10"
     assert strongest({"FedAvg": rows(0.5, rounds=60), "FedSkip-10": skips}) == "FedAvg"
+    others = {"FedSkip-10": skips, "MOON+skip-10": [row | {"mean_tail": 0.3} for row in skips]}
+    assert strongest({"FedAvg": rows(0.95, rounds=59)} | others) == "FedAvg", "all may be in round 59"

@@ -68,7 +68,7 @@ def test_a_method_that_lacks_seeds_says_so_and_one_that_was_not_run_how_to_make_
     text = " ".join(shown(table4(studies, None, whole=False)).split())
     assert (
         "not run of table3/femnist (reduced: 1 to 2 of 3 seeds): 8 methods. "
-        "Make with: fedskip run table3/femnist --methods"
+        "Make them with: fedskip run table3/femnist --methods"
     ) in text
     assert '"fedprox(mu=0.001), scaffold, moon' in text
 
@@ -77,8 +77,11 @@ def test_without_fedavg_there_is_no_target_and_the_command_says_what_is_missing(
     text = " ".join(
         shown(table4([kept(tmp_path, curves={"FedSkip-3": {3: 0.5}})], None, whole=False)).split()
     )
-    assert text.startswith("not run of table3/femnist: 9 methods. Make with: fedskip run table3/femnist")
+    assert text.startswith("not run of table3/femnist: 9 methods. Make them with: fedskip run table3/femnist")
     assert '"fedavg, fedprox(mu=0.001),' in text
+    alone = kept(tmp_path, curves={"FedSkip-3": {3: 0.5}})
+    cells = {row[0].plain: row[1].plain for row in target_sheet("table3/femnist", [alone]).rows}
+    assert (cells["FedAvg"], cells["FedSkip-3"]) == ("not run", "FedAvg has no history")
 
 
 def test_a_method_may_go_on(tmp_path: Path) -> None:

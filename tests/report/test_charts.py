@@ -33,6 +33,15 @@ def test_numbers_looks_and_notes(tmp_path: Path) -> None:
     assert "slot_accuracy" not in chart["views"], "it was not measured"
 
 
+def test_every_line_has_a_dash(tmp_path: Path) -> None:
+    """Of methods, of those that skip, and of rules for the period."""
+    labels = {"FedAvg": "solid", "FedSkip-5": "solid", "SCAFFOLD+skip-5": "dash", "FedSkip-1x10,5": "dashdot"}
+    rows = [row for label in labels for row in curve(label, 0, {1: 0.25, 2: 0.5})]
+    text = charts(recorded(tmp_path, [run(label, 0, 0.5) for label in labels], rows=rows))
+    [chart] = json.loads(text)["charts"]
+    assert {label: look["dash"] for label, look in chart["methods"].items()} == labels
+
+
 def test_nothing_to_draw(tmp_path: Path) -> None:
     assert charts(recorded(tmp_path, [run("FedAvg", 0, 0.5)])) == ""
 

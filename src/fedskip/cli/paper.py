@@ -11,7 +11,7 @@ import typer
 
 from fedskip.cli.folders import folders
 from fedskip.files import refuse_existing
-from fedskip.input.errors import InputError, require, unknown
+from fedskip.input.errors import InputError, require, resuming, told, unknown
 from fedskip.report.choices import SCORES
 
 if TYPE_CHECKING:
@@ -109,9 +109,8 @@ def status(
         screen.print(f"{study.out} holds no run of the paper's settings{why}.", soft_wrap=True)
     for study in studies:
         if not study.finished:
-            screen.print(
-                f"{study.out} is not finished: go on with `fedskip resume {study.out}`.", soft_wrap=True
-            )
+            way_on = told(resuming(study.out), flags=True)
+            screen.print(f"{study.out} is not finished: go on with {way_on}.", soft_wrap=True)
     if not whole:
         screen.print(
             "Left out: tables and studies without runs in these folders. "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import shlex
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -44,13 +45,18 @@ def flag(name: str) -> str:
 
 def resuming(out: str | os.PathLike[str]) -> str:
     """How to go on with the study of a folder."""
-    return either(f"`fedskip resume {os.fspath(out)}`", f"`fedskip.resume({os.fspath(out)!r})`")
+    return either(f"`fedskip resume {_quoted(out)}`", f"`fedskip.resume({os.fspath(out)!r})`")
 
 
 def resuming_it(out: str | os.PathLike[str], *, anyway: bool = False) -> str:
     """How to go on with a study that who calls from Python holds: it may have objects that no file has."""
     here, there = (" --anyway", "anyway=True") if anyway else ("", "")
-    return either(f"`fedskip resume {os.fspath(out)}{here}`", f"`study.resume({there})`")
+    return either(f"`fedskip resume {_quoted(out)}{here}`", f"`study.resume({there})`")
+
+
+def _quoted(path: str | os.PathLike[str]) -> str:
+    """A path as it can be pasted into a shell."""
+    return shlex.quote(os.fspath(path))
 
 
 class InputError(ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -10,7 +10,7 @@ from rich.text import Text
 from fedskip.paper import intervals
 from fedskip.paper.columns import BASELINE, Column
 from fedskip.paper.remarks import bracketed, fewer, length, lost, other, precision, remarks, seeds, span
-from fedskip.paper.strongest import as_long, strongest
+from fedskip.paper.strongest import as_long, strongest, with_all_seeds
 from fedskip.records.table import Row
 from fedskip.report import units
 from fedskip.report.canvas import finish, new_axes
@@ -85,20 +85,13 @@ def table_sheet(table: str, columns: Sequence[Column], studies: list[Results], s
     for column in columns:
         runs = column.runs(studies)
         headers += [column.name, "paper"]
-        best = strongest(_with_all_seeds(runs), score)
+        best = strongest(with_all_seeds(runs, score), score)
         for name in names:
             text = cell(column, runs.get(name), score, column.seeds(runs))
             rows[name] += [Text(text, BEST if name == best else ""), Text(published(column, name))]
         small += [Text(short(column, studies)), Text("")]
     title = f"{table}, {named(score)} test accuracy in %"
     return Sheet(title, headers, 1, [*rows.values(), *[small] * any(cell.plain for cell in small[1:])])
-
-
-def _with_all_seeds(runs: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
-    """The methods that lack no seed which others have, if there are several: of these one may be bold."""
-    every = {row["seed"] for rows in runs.values() for row in rows}
-    found = {name: rows for name, rows in runs.items() if rows and {row["seed"] for row in rows} == every}
-    return found if len(found) > 1 else {}
 
 
 def gains_sheet(columns: Sequence[Column], studies: list[Results], score: str = "mean_tail") -> Sheet:

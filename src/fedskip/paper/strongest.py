@@ -1,6 +1,5 @@
 """Which method is the strongest, where not all have the same seeds, or as many rounds."""
 
-from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from statistics import fmean
 
@@ -28,6 +27,14 @@ def shared_seeds(runs: Mapping[str, Sequence[Row]], score: str = "mean_tail") ->
     return sorted(set.intersection(*found)) if found else []
 
 
+def with_all_seeds(runs: Mapping[str, Sequence[Row]], score: str = "mean_tail") -> dict[str, Sequence[Row]]:
+    """The methods that lack no seed which others have, if there are several."""
+    whole = _whole(runs, score)
+    every = {seed for scores in whole.values() for seed in scores}
+    found = {name: runs[name] for name, scores in whole.items() if scores.keys() == every}
+    return found if len(found) > 1 else {}
+
+
 def as_long(run: Row, rounds: int) -> bool:
     """Whether a run has about so many rounds, or may have: while it trains, they are those of its last merge.
 
@@ -44,8 +51,9 @@ def as_long(run: Row, rounds: int) -> bool:
 def _whole(runs: Mapping[str, Sequence[Row]], score: str) -> dict[str, dict[int, float]]:
     """The scores by seed of the methods of which no run diverged; of these, runs as long as most are."""
     sound = {name: rows for name, rows in runs.items() if not any(row["diverged"] for row in rows)}
-    lengths = Counter(row["rounds"] for rows in sound.values() for row in rows)
-    usual = max(lengths, key=lambda rounds: (lengths[rounds], rounds), default=0)
+    every = [row for rows in sound.values() for row in rows]
+    lengths = {row["rounds"] for row in every}
+    usual = max(lengths, key=lambda rounds: (sum(as_long(row, rounds) for row in every), rounds), default=0)
     found = {
         name: {row["seed"]: row[score] for row in rows if row.get(score) is not None and as_long(row, usual)}
         for name, rows in sound.items()

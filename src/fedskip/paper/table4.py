@@ -43,7 +43,7 @@ def table4(studies: Sequence[Results], out: Path | None, whole: bool = True) -> 
             paper = {"paper_rounds": column.rounds, "paper_seeds": len(column.draft.keys["seeds"])}
             rows += [{"column": name, "of": score} | row | paper for row in table]
             if table or (score == "best" and name in published()):
-                shown.append(_sheet(name, column, score, table))
+                shown.append(_sheet(name, column, score, table, runs))
         missing += _missing(name, column, runs, found["best"])
     if rows and out is not None:
         write_text(out / "table4.csv", Table(rows[0], rows).csv())
@@ -62,13 +62,13 @@ def _missing(
     elif lacking := [text(method) for label, method in column.methods.items() if not runs[label]]:
         some = bracketed(name, ["reduced: " + ", ".join(_less(column, found))] * bool(_less(column, found)))
         only = told(option("methods", f'"{", ".join(lacking)}"'), flags=True)
-        yield f"not run of {some}: {units.count(len(lacking), 'method')}. Make with: {command} {only}"
+        yield f"not run of {some}: {units.count(len(lacking), 'method')}. Make them with: {command} {only}"
 
 
 def target_sheet(name: str, studies: Sequence[Results], score: str = "best") -> Sheet:
     """One column of the table, as far as it was run."""
     column = races()[name]
-    return _sheet(name, column, score, reached(column, studies, score))
+    return _sheet(name, column, score, reached(column, studies, score), column.runs(studies))
 
 
 def reached(column: Column, studies: Sequence[Results], score: str = "best") -> Table:
@@ -113,16 +113,24 @@ def published() -> dict[str, dict[str, Mapping[str, str]]]:
     return found
 
 
-def _sheet(name: str, column: Column, score: str, found: Sequence[Row]) -> Sheet:
+def _sheet(
+    name: str, column: Column, score: str, found: Sequence[Row], runs: Mapping[str, Sequence[Row]]
+) -> Sheet:
     """A column of the table: ours, and the paper's where it has one. The paper's target is FedAvg's best."""
     paper = published().get(name, {}) if score == "best" else {}
     headers = [*HEADERS, *["paper: merges / rounds / speed-up"] * bool(paper)]
     of = _seeds(column, found) if len({row["runs"] for row in found}) > 1 else 0
     ours = {row["method"]: _cells(row, of) for row in found}
-    missing = ["not run", *[""] * (len(HEADERS) - 2)]
     rows = []
     for method in column.methods:
-        cells = ours.get(method, missing)
+        why = (
+            "no history"
+            if runs[method] and found
+            else f"{BASELINE} has no history"
+            if runs[method]
+            else "not run"
+        )
+        cells = ours.get(method, [why, *[""] * (len(HEADERS) - 2)])
         cells = [*cells, *[_printed(column, paper.get(method))] * bool(paper)]
         rows.append([Text(method), *map(Text, cells)])
     said, title = ", ".join(_less(column, found)), f"{name}: to FedAvg's {score}"

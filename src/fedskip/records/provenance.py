@@ -266,6 +266,26 @@ def settings_of(study: Facts) -> list[Facts]:
     return [shared | own for own in study.get("settings") or ()]
 
 
+def check_kinds(keys: Facts, file: Path) -> None:
+    """Refuse a setting that was edited to what no study writes: tables and figures would stumble over it."""
+    fix = "bring back the file as the study wrote it"
+    for name in ("rounds", "of_rounds", "of_seeds"):
+        if not _is_count(keys.get(name, ... if name == "rounds" else 0)):
+            raise InputError(name, "must be a whole number", keys.get(name), fix, str(file))
+    for name, kind in {"seeds": "whole numbers", "methods": "methods"}.items():
+        value, fits = keys.get(name, []), _is_count if name == "seeds" else _is_text
+        if type(value) is not list or not all(map(fits, value)):
+            raise InputError(name, f"must be a list of {kind}", value, fix, str(file))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
 def compare(before: Facts, now: Facts, out: Path) -> None:
     """Refuse to go on where what shapes the arithmetic has changed."""
     one, other = _flat(before), _flat(now)

@@ -14,7 +14,7 @@ from fedskip.report.style import look
 from fedskip.report.sweep import looked_at
 
 HERE = Path(__file__).parent
-DASHES = {"-": "solid", "--": "dash"}  # as Plotly calls them
+DASHES = {"-": "solid", "--": "dash", "-.": "dashdot"}  # as Plotly calls them
 
 
 def scripts() -> list[str]:

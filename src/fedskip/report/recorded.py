@@ -19,7 +19,7 @@ from fedskip.input.errors import InputError, resuming, said, unknown
 from fedskip.methods.grammar import parse
 from fedskip.records.checkpoint import newest, read_notes
 from fedskip.records.history import ALWAYS, ALWAYS_SUMMARY, HISTORY, SUMMARY, summarise
-from fedskip.records.provenance import Facts, Folder, part_keys, settings_of
+from fedskip.records.provenance import Facts, Folder, check_kinds, part_keys, settings_of
 from fedskip.records.table import Row, Table
 from fedskip.report.units import Metric
 from fedskip.spec.setting import check_name
@@ -124,7 +124,7 @@ class Recorded:
         study = folder.study()
         for keys in settings_of(study):
             check_name(keys["name"])  # it names files
-            _check(keys, folder.file)
+            check_kinds(keys, folder.file)
         written = out / "summary.csv"
         rows = Table.read(history, filled=NEEDED, present=ALWAYS) if history.exists() else Table(HISTORY)
         noted = folder.record().get("settings") or {}
@@ -214,26 +214,6 @@ class Recorded:
             if label in called:
                 return label
         raise unknown(field, found.label, labels)
-
-
-def _check(keys: Facts, file: Path) -> None:
-    """Refuse what a study does not write, where tables and figures would stumble over it."""
-    fix = "bring back the file as the study wrote it"
-    for name in ("rounds", "of_rounds", "of_seeds"):
-        if not _is_count(keys.get(name, ... if name == "rounds" else 0)):
-            raise InputError(name, "must be a whole number", keys.get(name), fix, str(file))
-    for name, kind in {"seeds": "whole numbers", "methods": "methods"}.items():
-        value, fits = keys.get(name, []), _is_count if name == "seeds" else _is_text
-        if type(value) is not list or not all(map(fits, value)):
-            raise InputError(name, f"must be a list of {kind}", value, fix, str(file))
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str
 
 
 def _whole(keys: Facts) -> Facts:

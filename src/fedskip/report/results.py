@@ -114,8 +114,8 @@ class Results(Looked):
             own = setting.keys.get("target", self.baseline)
             own = self.baseline if setting.by and not isinstance(own, str) else own  # it is of the headline
             aim = own if target is None else target
-            if not isinstance(aim, str) and setting.metric.percent:
-                require("target", 0 <= aim <= 1, "must be from 0 to 1", aim, "write 0.68 for 68 %")
+            if isinstance(target, float | int) and setting.metric.percent:
+                require("target", 0 <= target <= 1, "must be from 0 to 1", target, "write 0.68 for 68 %")
             label = self.find(aim, "target") if isinstance(aim, str) else None
             bests = self.scores(setting.name, label, score) if label else {}
             for method in self.labels(setting.name):
