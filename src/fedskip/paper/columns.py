@@ -55,6 +55,11 @@ class Column:
     def rounds(self) -> int:
         return int(self.draft.keys["rounds"])
 
+    @property
+    def planned(self) -> int:
+        """How many runs its study has."""
+        return len(self.methods) * len(self.draft.keys["seeds"])
+
     def at_chance(self, run: Row) -> bool:
         """Whether a run did not diverge, but ends no better than one answer for all samples."""
         chance = CHANCE.get(self.draft.keys["data"]["name"], -1.0)

@@ -30,9 +30,9 @@ def time(name: str, share: float = 1.0) -> str:
         where = "" if row["device"] == DEVICE else f", {row['device']}"
         where += f", {row['note']}" if row["note"] else ""
         if share < 1:
-            whole = (minutes - START) * _runs(column) / runs
+            whole = (minutes - START) * column.planned / runs
             return f"about {_words(START + share * whole)}{where}"
-        some = "" if runs == _runs(column) else f", {runs} of {_runs(column)} runs"
+        some = "" if runs == column.planned else f", {runs} of {column.planned} runs"
         return f"{minutes:.0f} min{some}{where}"
     found = {precision: estimate(column, precision, share) for precision in ("tf32", "bf16")}
     known = {precision: _words(minutes) for precision, minutes in found.items() if minutes is not None}
@@ -55,7 +55,7 @@ def client_steps(column: Column, runs: int | None = None) -> int:
     data, local = keys["data"]["name"], Local(**keys["local"])
     samples = POOL[data] / keys["clients"] if data in POOL else OWN[data]
     visit = local.steps(int((1 - keys.get("validation", 0)) * samples))
-    return int((_runs(column) if runs is None else runs) * column.rounds * keys["cohort"] * visit)
+    return int((column.planned if runs is None else runs) * column.rounds * keys["cohort"] * visit)
 
 
 @cache
@@ -71,10 +71,6 @@ def rates() -> dict[tuple[str, str], float]:
             steps[model] = steps.get(model, 0) + client_steps(column, int(row["runs"]))
     timed = {(model, "tf32"): 60_000 * total / steps[model] for model, total in minutes.items()}
     return {(row["model"], row["precision"]): float(row["ms"]) for row in _read("rates")} | timed
-
-
-def _runs(column: Column) -> int:
-    return len(column.methods) * len(column.draft.keys["seeds"])
 
 
 def _words(minutes: float) -> str:

@@ -33,8 +33,7 @@ def overview(studies: Sequence[Results]) -> Sheet:
     """Every name that `fedskip run` takes, with its data, the time that it takes, and what was run."""
     rows, marks = [], dict[str, None]()
     for name, column in settings().items():
-        runs = len(column.methods) * len(column.draft.keys["seeds"])
-        cells = [f"{runs} × {column.rounds:,}", _data(column), time(name), _done(column, studies)]
+        cells = [f"{column.planned} × {column.rounds:,}", _data(column), time(name), _done(column, studies)]
         rows.append([Text(name), *map(Text, cells)])
         marks |= {f"{column.table}: {words}.": None for words in column.marks}
     headers = ["NAME", "runs × rounds", "data", f"time on {DEVICE}, or as said", "run here"]
@@ -46,7 +45,7 @@ def missing(studies: Sequence[Results]) -> Sheet:
     rows = []
     for name, column in settings().items():
         lacking = lacks(column, studies)
-        runs, count = len(column.methods) * len(column.draft.keys["seeds"]), sum(map(len, lacking.values()))
+        runs, count = column.planned, sum(map(len, lacking.values()))
         if count:
             some = "" if count == runs else f"{count} of "
             which = _which(column, lacking) if some else "all"

@@ -60,7 +60,8 @@ def _missing(
     elif runs[BASELINE] and not found:
         yield f"run, but without a history: {name}. Make it with: {command}"
     elif lacking := [text(method) for label, method in column.methods.items() if not runs[label]]:
-        some = bracketed(name, ["reduced: " + ", ".join(_less(column, found))] * bool(_less(column, found)))
+        less = ", ".join(_less(column, found, runs))
+        some = bracketed(name, [f"reduced: {less}"] * bool(less))
         only = told(option("methods", f'"{", ".join(lacking)}"'), flags=True)
         yield f"not run of {some}: {units.count(len(lacking), 'method')}. Make them with: {command} {only}"
 
@@ -119,39 +120,29 @@ def _sheet(
     """A column of the table: ours, and the paper's where it has one. The paper's target is FedAvg's best."""
     paper = published().get(name, {}) if score == "best" else {}
     headers = [*HEADERS, *["paper: merges / rounds / speed-up"] * bool(paper)]
-    of = _seeds(column, found) if len({row["runs"] for row in found}) > 1 else 0
+    of = column.seeds(runs) if len({row["runs"] for row in found}) > 1 else 0
     ours = {row["method"]: _cells(row, of) for row in found}
+    untold = "no history" if found else f"{BASELINE} has no history"  # of what was run
     rows = []
     for method in column.methods:
-        why = (
-            "no history"
-            if runs[method] and found
-            else f"{BASELINE} has no history"
-            if runs[method]
-            else "not run"
-        )
+        why = untold if runs[method] else "not run"
         cells = ours.get(method, [why, *[""] * (len(HEADERS) - 2)])
         cells = [*cells, *[_printed(column, paper.get(method))] * bool(paper)]
         rows.append([Text(method), *map(Text, cells)])
-    said, title = ", ".join(_less(column, found)), f"{name}: to FedAvg's {score}"
+    said, title = ", ".join(_less(column, found, runs)), f"{name}: to FedAvg's {score}"
     if not said:
         return Sheet(title, headers, 1, rows)
     return Sheet(f"{title}, reduced: {said}", headers, 1, rows, f"Reduced: {said}.")
 
 
-def _less(column: Column, found: Sequence[Row]) -> list[str]:
+def _less(column: Column, found: Sequence[Row], runs: Mapping[str, Sequence[Row]]) -> list[str]:
     """What there is less of than there should be: rounds of FedAvg, seeds and histories of any method."""
     if not found:
         return []
-    rounds, counts, of = found[0]["of_rounds"], [row["runs"] for row in found], _seeds(column, found)
+    rounds, counts, of = found[0]["of_rounds"], [row["runs"] for row in found], column.seeds(runs)
     fewer = [f"{rounds:,} of {column.rounds:,} rounds"] * (rounds < column.rounds)
     lost = "histories of " * any(row["runs"] < row["made"] for row in found)
     return fewer + [f"{lost}{seeds(counts, of)} seeds"] * (min(counts) < of)
-
-
-def _seeds(column: Column, found: Sequence[Row]) -> int:
-    """How many a method should have: those of the study, or as many as any method has."""
-    return max([len(column.draft.keys["seeds"]), *(int(row["made"]) for row in found)])
 
 
 def _broken(results: Results, method: str, goals: Mapping[int, float | None]) -> int:
