@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# what every result rests on: methods, federation, contract, random draws, and that both engines agree
+CORE := tests/methods tests/federation tests/contract tests/test_rng.py \
+	tests/engine/test_engine.py::test_engines_agree_for_every_method_and_model
 
-.PHONY: setup run test test-all lint format clean
+.PHONY: setup run test test-core test-all lint format clean
 
 setup: $(READY)
 
@@ -21,12 +24,21 @@ run: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# also what needs a browser (Debian: chromium), parquet files, kernels for a GPU on the CPU, and more time
+# seconds, to run after every change
+test-core: setup
+	$(BIN)/python -m pytest $(CORE) -x -k "not resnet50 and not femnist and not head and not lstm"
+
+# also what needs a browser (Debian: chromium), parquet files, kernels for a GPU on the CPU, and more time; then how
+# much of the code all tests pass through, and whether they notice small changes to it
 test-all: setup
 	$(BIN)/python -m pip install --quiet playwright pyarrow
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2 --dist loadfile -m "slow or not slow"
 	$(BIN)/python -m pip install --quiet --target build/triton --no-deps triton
-	TRITON_INTERPRET=1 PYTHONPATH=build/triton $(BIN)/python -m pytest tests/models/test_convolution.py
+	TRITON_INTERPRET=1 PYTHONPATH=build/triton $(BIN)/python -m pytest tests/kernels/test_convolution.py
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+	$(BIN)/python benchmarks/mutations.py --sample 12
 
 lint: setup
 	$(BIN)/ruff check .

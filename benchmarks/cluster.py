@@ -2,7 +2,7 @@
 
 overhead: the quickstart in two worker processes and with `--cluster local`, in turns. It prints start-up, the
 time from the first round to the written results, and the ratio of the two.
-plan: groups of runs handed out to devices that only pretend, each with one checkpoint, recorded in a folder.
+plan: groups of runs scheduled on fake devices, each with one checkpoint, recorded in a folder.
 cost: the formula of docs/cluster.md, seconds = start-up + ceil(N / G) * t. t and start-up are those of one
 group alone on one core; then N groups of that size train on G cores, and both times are printed.
 """
@@ -15,20 +15,20 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
-from fedskip.cluster.crew import Crew
-from fedskip.cluster.errands import Began, Device, Ended, Errand
-from fedskip.records.checkpoint import group_key, keep
+from fedskip.cluster.devices import Device, DeviceFacts
+from fedskip.cluster.ray_actors import Ended, RayActors, Worker
+from fedskip.cluster.scheduler import Scheduler, Task
+from fedskip.config import Tree, build, bundled
+from fedskip.records.checkpoint import group_key, write_checkpoint
 from fedskip.records.history import HistoryFile
-from fedskip.report.progress import Course, Progress, SideBySide
+from fedskip.report.progress import ClusterProgress, Progress, SettingProgress
 from fedskip.report.results import Results
 from fedskip.report.trackers.base import Tracker
-from fedskip.spec import Tree, build, bundled
 from fedskip.study import Study
 
 
@@ -38,10 +38,10 @@ class Clock(Progress, Tracker):
     def __init__(self) -> None:
         self.made, self.began, self.ended = time.perf_counter(), 0.0, 0.0
 
-    def setting(self, course: Course, rows: object) -> None:
+    def started(self, setting: SettingProgress, rows: object) -> None:
         self.began = self.began or time.perf_counter()
 
-    def side_by_side(self, settings: SideBySide, rows: object) -> None:
+    def started_on_cluster(self, cluster: ClusterProgress, rows: object) -> None:
         self.began = time.perf_counter()
 
     def on_end(self, results: Results) -> None:
@@ -52,7 +52,9 @@ def timed(folder: Path, rounds: int | None, **keys: Any) -> tuple[float, float]:
     """Seconds of start-up, and from then on."""
     over = Tree({**keys, **({} if rounds is None else {"rounds": rounds})})
     clock = Clock()
-    Study(folder, spec=build(over.over(bundled.load(bundled.QUICKSTART)))).run(clock, trackers=[clock])
+    Study(folder, spec=build(over.over(bundled.load(bundled.QUICKSTART)))).run(
+        clock, trackers=[clock]
+    )
     return clock.began - clock.made, clock.ended - clock.began
 
 
@@ -67,18 +69,28 @@ def overhead(times: int, rounds: int | None) -> None:
                 Path(folder) / f"there{turn}", rounds, groups=2, engine="stacked", cluster="local"
             )
             ratios.append(there / apart)
-            print(f"{turn}: processes {apart:.1f} s, cluster {there:.1f} s after {start:.1f} s of start-up")
+            print(
+                f"{turn}: processes {apart:.1f} s, cluster {there:.1f} s after {start:.1f} s of start-up"
+            )
     print(f"cluster / processes: median {median(ratios):.3f} of {times}")
 
 
 def cost(rounds: int | None) -> None:
     everything = os.sched_getaffinity(0)
-    counted = [(groups, cores) for cores in (1, 2) for groups in (2, 3, 4) if cores <= len(everything)]
+    counted = [
+        (groups, cores) for cores in (1, 2) for groups in (2, 3, 4) if cores <= len(everything)
+    ]
 
     def once(groups: int, cores: int) -> tuple[float, float]:
         """The methods of the quickstart with a seed for each group: all groups are of a size."""
         os.sched_setaffinity(0, sorted(everything)[:cores])
-        keys = {"seeds": groups, "groups": groups, "cluster": "local", "engine": "stacked", "settings": [{}]}
+        keys = {
+            "seeds": groups,
+            "groups": groups,
+            "cluster": "local",
+            "engine": "stacked",
+            "settings": [{}],
+        }
         try:
             return timed(Path(folder) / f"{groups}-{cores}-{time.time()}", rounds, **keys)
         finally:
@@ -91,17 +103,13 @@ def cost(rounds: int | None) -> None:
         for groups, cores in counted:
             said, found = start + math.ceil(groups / cores) * alone, sum(once(groups, cores))
             apart = found / said - 1
-            print(f"N = {groups}, G = {cores}: formula {said:.1f} s, found {found:.1f} s, {apart:+.0%}")
+            print(
+                f"N = {groups}, G = {cores}: formula {said:.1f} s, found {found:.1f} s, {apart:+.0%}"
+            )
 
 
-@dataclass(eq=False)
-class Said:
-    device: Device
-    words: Iterator[Any]
-
-
-class Pretends:
-    """A stand-in for Ray: every errand brings a row and a checkpoint, and ends."""
+class FakeActors:
+    """Stands in for Ray: every task gives a checkpoint, and ends."""
 
     def __init__(self, devices: int, size: int) -> None:
         """`size`: bytes of a checkpoint."""
@@ -111,35 +119,38 @@ class Pretends:
     def devices(self) -> list[Device]:
         return self.there
 
-    def begin(self, device: Device, argument: Any) -> Said:
-        return Said(device, self.words())
+    def start(self, device: Device) -> Worker:
+        return Worker(device, None, iter([DeviceFacts({}, "", 0)]))
 
-    def words(self) -> Iterator[Any]:
-        yield Began({})
-        yield os.urandom(self.size)  # made when it is heard, as one that arrives
+    def run(self, worker: Worker, job: Any) -> None:
+        worker.reply = self.messages()
+
+    def messages(self) -> Iterator[Any]:
+        yield os.urandom(self.size)  # made when it is read, as one that arrives
         yield Ended()
 
-    def heard(self, talks: list[Said], seconds: float) -> Iterator[tuple[Said, Any]]:
-        for talk in talks:
-            yield talk, next(talk.words)
+    def receive(self, workers: Iterable[Worker], seconds: float) -> Iterator[tuple[Worker, Any]]:
+        for worker in workers:
+            message = next(worker.reply, None)
+            if isinstance(message, DeviceFacts):
+                worker.facts = message
+            if message is not None:
+                yield worker, message
 
-    def end(self, device: Device) -> None: ...
-
-    def put(self, thing: Any) -> Any:
-        return thing
+    def kill(self, worker: Worker) -> None: ...
 
 
 def plan(groups: int, devices: int, size: int) -> None:
-    crew = Crew(Pretends(devices, size))
-    crew.add(Errand(group_key("study", number, groups), str) for number in range(groups))
+    scheduler = Scheduler(cast(RayActors, FakeActors(devices, size)))
+    scheduler.add(Task(group_key("study", number, groups), str) for number in range(groups))
     before = most = held()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         history = HistoryFile(Path(folder) / "history.csv")
-        for news in crew.news():
-            if news is not None and isinstance(news.what, bytes):
-                history.append([{"setting": "study", "run": news.errand.name, "round": 1}])
-                keep(Path(folder) / "checkpoints", news.errand.name, 1, news.what)
+        for task, _, message in filter(None, scheduler.messages()):
+            if isinstance(message, bytes):
+                history.append([{"setting": "study", "run": task.name, "round": 1}])
+                write_checkpoint(Path(folder) / "checkpoints", task.name, 1, message)
                 most = max(most, held())
         seconds = time.perf_counter() - began
     rate, grown = groups / seconds, (most - before) / 2**20
@@ -154,7 +165,9 @@ def held() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("what", choices=["overhead", "plan", "cost"])
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--rounds", type=int, help="fewer than the quickstart has")

@@ -37,12 +37,12 @@ from torch import Tensor, nn
 
 from fedskip.bench import contestants as bench
 from fedskip.bench.cases import PflCNN
-from fedskip.data.base import Arrays, Dataset
+from fedskip.data.dataset import Arrays, Dataset
 from fedskip.engine import Loop
+from fedskip.errors import InputError, unknown
 from fedskip.files import write_text
-from fedskip.input.errors import InputError, unknown
 from fedskip.models.cnn import CNN
-from fedskip.models.layers import numbers
+from fedskip.models.layer_kinds import parameter_counts
 from fedskip.models.resnet import ResNet
 from fedskip.version import device_name, versions
 
@@ -74,11 +74,17 @@ def mlp(inputs: int, *hidden: int, classes: int = 5, norm: Norm | None = None) -
     return nn.Sequential(*layers, nn.Linear(inputs, classes))
 
 
-def conv(channels: Sequence[int], side: int, norm: Norm | None = None, classes: int = 10) -> nn.Module:
+def conv(
+    channels: Sequence[int], side: int, norm: Norm | None = None, classes: int = 10
+) -> nn.Module:
     """3 × 3 convolutions with padding, ReLU and a pool after each, and a dense layer."""
     layers: list[nn.Module] = []
     for before, after in pairwise(channels):
-        layers += [nn.Conv2d(before, after, 3, padding=1), *([norm(after)] if norm else ()), nn.ReLU()]
+        layers += [
+            nn.Conv2d(before, after, 3, padding=1),
+            *([norm(after)] if norm else ()),
+            nn.ReLU(),
+        ]
         layers += [nn.MaxPool2d(2)]
         side //= 2
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels[-1] * side * side, classes))
@@ -236,7 +242,7 @@ class Point:
         once = {"loop": lambda: bench.once(Loop(prepared.task), [next(prepared.runs())])}
         for rows in self.rows:
             once[f"stacked {rows}"] = partial(self.stacked, rows, streams=0)
-            if self.device != "cpu" and numbers(prepared.task.module)["convolution"]:
+            if self.device != "cpu" and parameter_counts(prepared.task.module)["convolution"]:
                 once[f"streams {rows}"] = partial(self.stacked, rows, streams=STREAMS)
             if case.bundled:
                 once[f"bundled {rows}"] = partial(self.stacked, rows, streams=0, model=case.bundled)
@@ -244,7 +250,10 @@ class Point:
             try:
                 play = make()
                 play()
-            except (InputError, RuntimeError) as error:  # of the stacked engine, which cannot train some
+            except (
+                InputError,
+                RuntimeError,
+            ) as error:  # of the stacked engine, which cannot train some
                 print(f"{self.name}: {who} cannot: {str(error).splitlines()[0]}", flush=True)
             else:
                 yield who, bench.contestant(play)
@@ -255,7 +264,7 @@ class Point:
     def measured(self, contestants: dict[str, bench.Play]) -> list[dict[str, Any]]:
         """A line for each number of rows."""
         rate = bench.take_turns(contestants, self.seconds)
-        size = sum(numbers(CASES[self.name].make()).values())
+        size = sum(parameter_counts(CASES[self.name].make()).values())
         lines = []
         for rows in self.rows:
             names = {"loop": "loop"} | {who: f"{who} {rows}" for who in WHO[1:]}
@@ -290,7 +299,9 @@ def measure(points: Sequence[Point], jobs: int) -> Iterator[list[dict[str, Any]]
             process.start()
             there.close()
             served.append((point, process, here))
-        ready = [(point, pipe, _heard(pipe)) for point, _, pipe in served]  # all of them, before one measures
+        ready = [
+            (point, pipe, _heard(pipe)) for point, _, pipe in served
+        ]  # all of them, before one measures
         for point, pipe, words in ready:
             print(f"{point.name}: {words or 'failed'}", flush=True)
             if words:
@@ -309,7 +320,9 @@ def _heard(pipe: Connection) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Which engine is faster, by what a module is made of.")
+    parser = argparse.ArgumentParser(
+        description="Which engine is faster, by what a module is made of."
+    )
     parser.add_argument("--device", choices=tuple(ROWS), default="cpu")
     parser.add_argument("--out", type=Path, required=True, help="a CSV file")
     parser.add_argument("--only", help="some of the modules, with commas")

@@ -33,14 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from fedskip.flower import agreement
-from fedskip.flower.agreement import Agreement
-from fedskip.flower.guard import descendants
+from fedskip.config import Tree, build
+from fedskip.flower.config import RUN
 from fedskip.flower.local import Nodes, write_local
-from fedskip.flower.processes import Processes
-from fedskip.flower.serve import RUN, plan_in
-from fedskip.flower.superlink import NAME, SuperLink
-from fedskip.spec import Tree, build
+from fedskip.flower.plan import FederationPlan
+from fedskip.flower.processes import Processes, descendants
+from fedskip.flower.superlink import CONNECTION, SuperLink
 
 PYPROJECT = """\
 [project]
@@ -101,18 +99,18 @@ def fedskip_turn(link: SuperLink) -> list[float]:
     """Seconds of each round."""
     shutil.rmtree(link.folder / RUN, ignore_errors=True)
     link.run()
-    found: list[float] = []
-    link.watch(lambda line: found.append(line["seconds"]))
-    return found
+    return [done["seconds"] for rounds in link.watch() for done in rounds]
 
 
-def echo_turn(link: SuperLink, folder: Path, nodes: int, rounds: int, size: int, pause: float) -> list[float]:
+def echo_turn(
+    link: SuperLink, folder: Path, nodes: int, rounds: int, size: int, pause: float
+) -> list[float]:
     out = folder / "seconds"
     out.unlink(missing_ok=True)
     text = ECHO.format(nodes=nodes, rounds=rounds, size=size, out=str(out), pause=pause)
     (folder / "echo.py").write_text(text)
     (folder / "pyproject.toml").write_text(PYPROJECT)
-    done = link.flwr("run", str(folder), NAME)
+    done = link.flwr("run", str(folder), CONNECTION)
     assert not done.returncode, done.stdout + done.stderr
     while not (out.exists() and "null" in out.read_text()):
         assert link.process.code is None, link.process.tail()
@@ -127,7 +125,9 @@ def memory(processes: Processes) -> dict[str, int]:
         for pid in descendants(process.guard.pid):
             with contextlib.suppress(OSError, IndexError, ValueError):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-                named = (Path(part).name for part in command if "flower-" in part or "flwr-" in part)
+                named = (
+                    Path(part).name for part in command if "flower-" in part or "flwr-" in part
+                )
                 name = next(named, "others")
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
                 found[name] = max(found.get(name, 0), pages * 4096 >> 20)
@@ -137,7 +137,11 @@ def memory(processes: Processes) -> dict[str, int]:
 def noise(folder: Path, model: str) -> Path:
     """Random samples that a model takes: vectors, or pictures of CIFAR's size."""
     draw, file = np.random.default_rng(0), folder.with_name("noise.npz")
-    x = draw.integers(0, 256, (400, 3, 32, 32), np.uint8) if model == "resnet50" else draw.random((400, 60))
+    x = (
+        draw.integers(0, 256, (400, 3, 32, 32), np.uint8)
+        if model == "resnet50"
+        else draw.random((400, 60))
+    )
     np.savez(file, x=x, y=np.arange(400) % 5)
     return file
 
@@ -154,32 +158,31 @@ def write_study(folder: Path, options: argparse.Namespace, **keys: Any) -> None:
 def hold(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """The memory of each kind of process over a study that merges and tests every fifth round."""
     write_study(folder, options, rounds=options.memory, methods="scaffold(period=5)")
-    parties = Agreement.read(folder / agreement.FILE)
     rounds: list[dict[str, int]] = []
     held: dict[str, int] = {}  # in the round that is under way
 
     with Processes() as processes:
-        link = SuperLink(folder, parties, processes, "127.0.0.1")
+        link = SuperLink(folder, processes, "127.0.0.1")
         link.register()
-        nodes = Nodes(folder, parties.clients, processes, False)
+        nodes = Nodes(folder, link.config.clients, processes)
 
         def look() -> None:
-            nodes.look_after()
             for name, size in memory(processes).items():
                 held[name] = max(held.get(name, 0), size)
 
-        def told(line: dict[str, Any]) -> None:
-            look()
-            rounds.append(dict(held))
-            held.clear()
-            print(f"round {line['round']}: {line['seconds']} s, MiB {rounds[-1]}", flush=True)
-
         link.run()
-        link.watch(told, look)
+        for some in link.watch():
+            nodes.restart_ended()
+            look()
+            for done in some:
+                rounds.append(dict(held))
+                held.clear()
+                print(f"round {done['round']}: {done['seconds']} s, MiB {rounds[-1]}", flush=True)
     found = []
     for name in sorted(set().union(*rounds)):
         before, after = (
-            statistics.median(one.get(name, 0) for one in some) for some in (rounds[10:20], rounds[-10:])
+            statistics.median(one.get(name, 0) for one in some)
+            for some in (rounds[10:20], rounds[-10:])
         )
         row = {"process": name, "MiB_rounds_11_to_20": before, "MiB_last_ten_rounds": after}
         found.append(row | {"rounds": len(rounds), "nodes": options.nodes, "model": options.model})
@@ -188,17 +191,18 @@ def hold(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     write_study(folder, options, rounds=options.rounds + 1, methods="fedskip(period=1000)")
-    parties = Agreement.read(folder / agreement.FILE)
-    size = plan_in(folder).layout.size
+    size = FederationPlan.read(folder).layout.size
     echo = folder / "echo"
     echo.mkdir()
     ours, theirs, held = [], [], []
     with Processes() as processes:
-        link = SuperLink(folder, parties, processes, "127.0.0.1")
+        link = SuperLink(folder, processes, "127.0.0.1")
         link.register()
-        Nodes(folder, parties.clients, processes, False)
+        Nodes(folder, link.config.clients, processes)
         for turn in range(options.turns):
-            theirs += echo_turn(link, echo, options.nodes, options.rounds + 1, size, options.pause)[1:]
+            theirs += echo_turn(link, echo, options.nodes, options.rounds + 1, size, options.pause)[
+                1:
+            ]
             ours += fedskip_turn(link)[1:]
             held.append(memory(processes))
             last = f"echo {theirs[-options.rounds :]}, fedskip {ours[-options.rounds :]}"
@@ -219,8 +223,12 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=4, help="of a turn that count")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two looks of the echo app")
-    parser.add_argument("--memory", type=int, metavar="ROUNDS", help="30 or more: watch the memory instead")
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="seconds between two looks of the echo app"
+    )
+    parser.add_argument(
+        "--memory", type=int, metavar="ROUNDS", help="30 or more: watch the memory instead"
+    )
     parser.add_argument("--out", type=Path, help="a CSV file to add to")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

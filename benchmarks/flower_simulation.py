@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedskip.models.perceptron import Perceptron
+from fedskip.models.mlp import Perceptron
 from plain import train_client
 
 CLIENTS_A_ROUND = 10
@@ -152,7 +152,7 @@ def accuracy(prepared: Any, model: torch.Tensor) -> float:
 def ours(prepared: Any, machine: Any, rounds: int) -> tuple[float, float]:
     """Seconds per round and accuracy of a run from its start, after one in which steps are compiled."""
     from fedskip.federation import train
-    from fedskip.study.engines import make_engine
+    from fedskip.study.setting_plan import make_engine
 
     run = prepared.run(prepared.setting.methods[0], 0)
     engine = make_engine(prepared, machine, [run])
@@ -168,7 +168,11 @@ def ours(prepared: Any, machine: Any, rounds: int) -> tuple[float, float]:
 def theirs(prepared: Any, folder: Path, rounds: int, cpus: float) -> tuple[float, float]:
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "1"}
     code = f"import flower_simulation as this; this.flower_turn({str(folder)!r}, {rounds}, {cpus})"
-    command = [sys.executable, "-c", code]  # Ray's actors find functions by the name of their module
+    command = [
+        sys.executable,
+        "-c",
+        code,
+    ]  # Ray's actors find functions by the name of their module
     env = {**os.environ, **quiet, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (folder / "times.json").exists(), done.stdout[-2000:] + done.stderr[-4000:]
@@ -192,7 +196,10 @@ def measure(turns: int, rounds: int, cpus: float) -> dict[str, Any]:
         for turn in range(turns):
             found["flower"].append(theirs(prepared, folder, rounds, cpus))
             found["fedskip"].append(ours(prepared, machine, rounds))
-            said = [f"{who} {1 / s[-1][0]:.2f} rounds/s, accuracy {s[-1][1]:.4f}" for who, s in found.items()]
+            said = [
+                f"{who} {1 / s[-1][0]:.2f} rounds/s, accuracy {s[-1][1]:.4f}"
+                for who, s in found.items()
+            ]
             print(f"turn {turn + 1}, {cpus:g} CPUs an actor: {'; '.join(said)}", flush=True)
     rate = {who: 1 / statistics.median(one for one, _ in each) for who, each in found.items()}
     score = {who: statistics.median(one for _, one in each) for who, each in found.items()}
@@ -206,7 +213,9 @@ def measure(turns: int, rounds: int, cpus: float) -> dict[str, Any]:
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def main(cpus: Sequence[float] = (1.0,), turns: int = 3, rounds: int = 100, out: Path | None = None) -> None:
+def main(
+    cpus: Sequence[float] = (1.0,), turns: int = 3, rounds: int = 100, out: Path | None = None
+) -> None:
     """The last lines printed are JSON objects."""
     rows = [measure(turns, rounds, each) for each in cpus]
     for row in rows:
@@ -223,7 +232,9 @@ def main(cpus: Sequence[float] = (1.0,), turns: int = 3, rounds: int = 100, out:
 if __name__ == "__main__":
     shown = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
-    parser.add_argument("--cpus", type=float, nargs="+", default=[1.0], help="of an actor of Flower's")
+    parser.add_argument(
+        "--cpus", type=float, nargs="+", default=[1.0], help="of an actor of Flower's"
+    )
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--out", type=Path, help="a CSV file to add to")

@@ -50,12 +50,12 @@ from torch import nn
 from fedskip.bench import cases
 from fedskip.bench import contestants as bench
 from fedskip.bench.measure import SECONDS
-from fedskip.data.noise import images
+from fedskip.config import Tree, build
+from fedskip.data.random_data import images
+from fedskip.errors import InputError
 from fedskip.files import write_text
-from fedskip.input.errors import InputError
-from fedskip.spec import Tree, build
-from fedskip.study.engines import make_engine
 from fedskip.study.machine import arithmetic_of, resolve_device
+from fedskip.study.setting_plan import make_engine
 from fedskip.version import device_name, versions
 
 if TYPE_CHECKING:
@@ -130,8 +130,12 @@ def points(device: str, only: str | None, quick: bool) -> list[Point]:
     """All points, or those of one panel; `quick`: the first two of each line."""
     most = 2 if quick else None
     found = [Point("size", "cnn", width) for width in WIDTHS[device][:most]]
-    found += [Point("clients", method, n) for n in CLIENTS[:most] for method in ("fedavg", "scaffold")]
-    found += [Point("rows", case, rows) for case, counts in ROWS[device].items() for rows in counts[:most]]
+    found += [
+        Point("clients", method, n) for n in CLIENTS[:most] for method in ("fedavg", "scaffold")
+    ]
+    found += [
+        Point("rows", case, rows) for case, counts in ROWS[device].items() for rows in counts[:most]
+    ]
     return [point for point in found if only in (None, point.panel)]
 
 
@@ -152,7 +156,9 @@ def measure(
     stored = opened(out, given)
     done = {Point(p["panel"], p["line"], p["at"]) for p in stored["points"]}
     todo = [point for point in points(device, only, quick) if point not in done]
-    print(f"{stored['machine']['device']}: {len(todo)} points to measure, {len(done)} in {out} already")
+    print(
+        f"{stored['machine']['device']}: {len(todo)} points to measure, {len(done)} in {out} already"
+    )
     if jobs:
         precompile(todo, given, jobs)
     least = SECONDS[device] if seconds is None else seconds
@@ -178,7 +184,9 @@ def opened(out: Path, given: Keys) -> dict[str, Any]:
         return {"machine": here, "points": []}
     stored: dict[str, Any] = json.loads(out.read_text())
     if stored["machine"] != here:
-        raise InputError("--out", "holds points of another machine", str(out), "choose another file")
+        raise InputError(
+            "--out", "holds points of another machine", str(out), "choose another file"
+        )
     return stored
 
 
@@ -283,7 +291,13 @@ LABELS = {
     "size": ("parameters of a CNN, 10 rows", "ms per client-step"),
 }
 LEGENDS: dict[str, Any] = {"rows": (0.4, 0.6), "clients": "upper left", "size": "lower right"}
-NAMES = {"cnn": "CNN", "lstm": "LSTM", "synthetic": "perceptron", "fedavg": "FedAvg", "scaffold": "SCAFFOLD"}
+NAMES = {
+    "cnn": "CNN",
+    "lstm": "LSTM",
+    "synthetic": "perceptron",
+    "fedavg": "FedAvg",
+    "scaffold": "SCAFFOLD",
+}
 DECADES = 2  # that an axis shows at least, or noise would look like growth
 
 
@@ -318,7 +332,9 @@ def draw(axes: Axes, panel: str, found: list[dict[str, Any]]) -> None:
         ms = {who: [p["ms"][who] for p in here] for who in here[0]["ms"]}
         for who, numbers in ms.items():
             label = NAMES[line] if memory else f"{who} {NAMES[line]}"
-            axes.plot(x, numbers, "--" if who == "plain" else "-", color=colour, marker=".", label=label)
+            axes.plot(
+                x, numbers, "--" if who == "plain" else "-", color=colour, marker=".", label=label
+            )
         if memory:
             memory.plot(x, [p["memory_mib"] for p in here], ":", color=colour, marker=".")
             continue
@@ -366,26 +382,36 @@ def short(number: float, _: int = 0) -> str:
 def caption(stored: dict[str, Any]) -> str:
     machine, days = stored["machine"], sorted({p["date"] for p in stored["points"]})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return (
-        f"{machine['device']}, {machine['precision']}, torch {machine['torch']}, {when}; × is plain / stacked"
-    )
+    return f"{machine['device']}, {machine['precision']}, torch {machine['torch']}, {when}; × is plain / stacked"
 
 
 # --- the command line ----------------------------------------------------------------------------------
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How cost grows with rows, clients and model size.")
+    parser = argparse.ArgumentParser(
+        description="How cost grows with rows, clients and model size."
+    )
     commands = parser.add_subparsers(required=True)
     to_measure = commands.add_parser("measure", help=measure.__doc__)
     to_measure.set_defaults(command=measure)
     to_measure.add_argument("--device", choices=tuple(ROWS), default="cpu")
-    to_measure.add_argument("--out", type=Path, required=True, help="a JSON file, kept if there is one")
+    to_measure.add_argument(
+        "--out", type=Path, required=True, help="a JSON file, kept if there is one"
+    )
     to_measure.add_argument("--only", choices=PANELS)
-    to_measure.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp64"), help="tf32 on a GPU")
-    to_measure.add_argument("--seconds", type=float, help="of each contestant in a turn; 1 on a GPU, else 4")
-    to_measure.add_argument("--jobs", type=int, default=0, help="processes that compile all points first")
-    to_measure.add_argument("--quick", action="store_true", help="only the first two points of each line")
+    to_measure.add_argument(
+        "--precision", choices=("fp32", "tf32", "bf16", "fp64"), help="tf32 on a GPU"
+    )
+    to_measure.add_argument(
+        "--seconds", type=float, help="of each contestant in a turn; 1 on a GPU, else 4"
+    )
+    to_measure.add_argument(
+        "--jobs", type=int, default=0, help="processes that compile all points first"
+    )
+    to_measure.add_argument(
+        "--quick", action="store_true", help="only the first two points of each line"
+    )
     to_plot = commands.add_parser("plot", help=plot.__doc__)
     to_plot.set_defaults(command=plot)
     to_plot.add_argument("file", type=Path, help="what `measure` wrote")

@@ -49,10 +49,10 @@ from fedskip.bench import contestants as bench
 from fedskip.bench.cases import CASES, PflCNN
 from fedskip.bench.contestants import Once, contestant, once
 from fedskip.bench.measure import SECONDS
-from fedskip.data.noise import images
+from fedskip.data.random_data import images
 from fedskip.engine import Local, Loop
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.version import versions
 from plain import fedavg_round
 
@@ -82,7 +82,9 @@ def plain(clients: Clients, cohort: int, local: Local) -> Peer:
 
 def pfl(clients: Clients, cohort: int, local: Local) -> Peer:
     """pfl-research as its `benchmarks/image_classification/pytorch/train.py` sets it up."""
-    os.environ["PFL_PYTORCH_DEVICE"] = str(clients[0][0].device)  # otherwise a GPU wherever there is one
+    os.environ["PFL_PYTORCH_DEVICE"] = str(
+        clients[0][0].device
+    )  # otherwise a GPU wherever there is one
     from pfl.aggregate.simulate import SimulatedBackend  # type: ignore[import]
     from pfl.aggregate.weighting import WeightByUser  # type: ignore[import]
     from pfl.algorithm.base import NNAlgorithmParams  # type: ignore[import]
@@ -165,7 +167,9 @@ def check(peer: Peer, steps: int, local: Local) -> None:
     hook.remove()
     found = rates.count(local.lr)  # pfl's server has an optimiser too, with another rate
     assert found == steps, f"{found} client-steps in a round, not {steps}"
-    assert all(not torch.equal(p, old) for p, old in zip(peer.model.parameters(), before, strict=True))
+    assert all(
+        not torch.equal(p, old) for p, old in zip(peer.model.parameters(), before, strict=True)
+    )
 
 
 def rounds(peer: Peer, steps: int, precision: str, threads: int) -> Once:
@@ -181,10 +185,14 @@ def rounds(peer: Peer, steps: int, precision: str, threads: int) -> Once:
 
 
 def reason(name: str, error: ImportError) -> str:
-    return f"not installed (pip install {name})" if error.name == name else f"not importable: {error}"
+    return (
+        f"not installed (pip install {name})" if error.name == name else f"not importable: {error}"
+    )
 
 
-def main(device: str, precision: str | None, seconds: float | None, clients: int, cohort: int) -> None:
+def main(
+    device: str, precision: str | None, seconds: float | None, clients: int, cohort: int
+) -> None:
     """The last line printed is a JSON object."""
     case = replace(CASES["pfl-cifar10"], data=partial(images, clients, IMAGES), cohort=cohort)
     keys = case.study(cohort, clients=clients, device=device, precision=precision)
@@ -193,7 +201,9 @@ def main(device: str, precision: str | None, seconds: float | None, clients: int
     workers = bench.setting_of(keys | {"engine": "loop"})[1].workers
     steps = cohort * local.steps(IMAGES)
     least = SECONDS[device] if seconds is None else seconds
-    print(f"{machine.device_name}, {machine.precision}, {bench.TURNS} turns of {least:g} s, client-steps/s:")
+    print(
+        f"{machine.device_name}, {machine.precision}, {bench.TURNS} turns of {least:g} s, client-steps/s:"
+    )
 
     parts = prepared.division(0).clients
     data = [task.samples.take(torch.from_numpy(parts[c]).to(device)) for c in range(clients)]

@@ -28,7 +28,9 @@ def train_client(
 ) -> int:
     """Local SGD on one client's samples; gives the number of steps."""
     model.train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay
+    )
     steps = 0
     for _ in range(epochs):
         order = torch.randperm(len(x), device=x.device)

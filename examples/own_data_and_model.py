@@ -66,14 +66,19 @@ def main(rounds: int = 15) -> None:
     ).run()
 
     print(f"{'method':<20} last   best  merges")
-    for row in results.summary:
+    for row in results.summary.to_dict("records"):
         print(f"{row['method']:<20} {row['last']:.3f}  {row['best']:.3f}  {row['merges']:>6}")
 
     path = results.out / "models" / "mine.FedSkip-3.s0.last.safetensors"
     model = fedskip.load(
         path, module=Net()
     )  # a module of your own has to be given, its weights are in the file
-    right = (model(torch.from_numpy(x[test])).argmax(1) == torch.from_numpy(y[test])).float().mean().item()
+    right = (
+        (model(torch.from_numpy(x[test])).argmax(1) == torch.from_numpy(y[test]))
+        .float()
+        .mean()
+        .item()
+    )
     print(f"{path.name} is right on {right:.1%} of the test samples")
     if right < FLOOR:
         raise SystemExit(f"that is less than {FLOOR:.0%}")

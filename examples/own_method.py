@@ -13,25 +13,22 @@ Here 3 of 24 clients are broken (their inputs are a hundred times too large and 
 
 import sys
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import fedskip
-from fedskip.methods import Merged, Method, State, require
+from fedskip.methods import AtLeast, Merged, Method, State
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrimmedMean(Method):
     """Leaves out the `trim` largest and smallest values of every parameter (Yin et al., ICML 2018)."""
 
-    trim: int = 1
+    trim: Annotated[int, AtLeast(0)] = 1
     title = "TrimmedMean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("trim", self.trim >= 0, "must be >= 0", self.trim)
 
     def merge(self, server: State, x: Tensor, w: Tensor, p: Tensor, a: Tensor) -> Merged:
         cut = min(self.trim, (len(w) - 1) // 2)  # w is (K, D); something must be left of few slots
@@ -45,7 +42,11 @@ def clients(number: int = 24, size: int = 60, broken: int = 3) -> fedskip.Datase
     owner = np.repeat(np.arange(number), size)
     y = rng.integers(0, 3, len(owner))
     centres = np.array([[0, 2], [-2, -1], [2, -1]])
-    x = centres[y] + 0.5 * rng.normal(size=(number, 2))[owner] + 0.8 * rng.normal(size=(len(owner), 2))
+    x = (
+        centres[y]
+        + 0.5 * rng.normal(size=(number, 2))[owner]
+        + 0.8 * rng.normal(size=(len(owner), 2))
+    )
     bad = owner >= number - broken
     x[bad] *= 100
     y[bad] = rng.integers(0, 3, bad.sum())
@@ -75,7 +76,7 @@ def main(rounds: int = 30) -> None:
     )
     results = study.run()
     print(f"{'method':<28} mean accuracy of the last rounds")
-    for row in results.summary:
+    for row in results.summary.to_dict("records"):
         print(f"{row['method']:<28} {row['mean_tail']:.3f}")
 
 

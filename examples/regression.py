@@ -30,7 +30,9 @@ def main(rounds: int = 30) -> None:
     test = np.arange(len(client)) % 5 == 0
     data = fedskip.Dataset(
         name="line",
-        samples=fedskip.Arrays(torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.float32)),
+        samples=fedskip.Arrays(
+            torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.float32)
+        ),
         split=lambda seed: (np.flatnonzero(~test), np.flatnonzero(test)),
         owner=client,
     )
@@ -49,7 +51,7 @@ def main(rounds: int = 30) -> None:
     ).run()
 
     print(f"{'method':<20} mean absolute error, R²")
-    for row in results.summary:
+    for row in results.summary.to_dict("records"):
         print(f"{row['method']:<20} {row['last']:.3f} {row['x_r2']:.4f}")
     with_bias = np.c_[x, np.ones(len(x))]
     solution = np.linalg.lstsq(with_bias[~test], y[~test], rcond=None)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,22 +17,25 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedskip import rng
-from fedskip.data.pools import Pools
+from fedskip.config import Tree, build
+from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine.arithmetic import EXACT
 from fedskip.engine.loop import Loop
 from fedskip.federation import Run, train
-from fedskip.flower.agreement import Agreement
-from fedskip.flower.audit import Audit
-from fedskip.flower.clientapp import app
-from fedskip.flower.conductor import Conductor
-from fedskip.flower.line import Line
-from fedskip.flower.plan import Plan
-from fedskip.flower.shares import shares
-from fedskip.flower.strategy import SkippingStrategy, Told
-from fedskip.spec import Tree, build
+from fedskip.flower.client_app import app
+from fedskip.flower.config import FederationConfig
+from fedskip.flower.connection import Connection
+from fedskip.flower.coordinator import Coordinator
+from fedskip.flower.local import split_data
+from fedskip.flower.messages import AuditLog
+from fedskip.flower.plan import FederationPlan
 from fedskip.study.prepare import prepare
 
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # who sends, as Flower has it
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
+    1,
+    1,
+    1,
+)  # who sends, as Flower has it
 
 OWN_METHOD = """
 from dataclasses import dataclass
@@ -52,7 +54,9 @@ class Pulled(fedskip.Method):
         return {"last": y}, {}
 """
 
-Spoil = Callable[[Message, Message], Message | None]  # an order and its reply: what comes back of it
+Spoil = Callable[
+    [Message, Message], Message | None
+]  # an order and its reply: what comes back of it
 
 
 class Died(Exception):
@@ -70,7 +74,9 @@ def carried(message: Message) -> Message:
     """What arrives of a message."""
     objects = get_all_nested_objects(message)
     id = message.object_id
-    arrived: Any = inflate_object_from_contents(id, {key: one.deflate() for key, one in objects.items()})
+    arrived: Any = inflate_object_from_contents(
+        id, {key: one.deflate() for key, one in objects.items()}
+    )
     arrived.metadata.__dict__["_message_id"] = id
     return arrived
 
@@ -108,7 +114,9 @@ class FakeGrid:
         try:
             return app(message, context)
         except Exception as error:
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
+            return Message(
+                Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message
+            )
 
     def pull_messages(self, ids: Iterable[str]) -> list[Message]:
         return [self._replies.pop(id) for id in list(ids) if id in self._replies]
@@ -130,7 +138,9 @@ def data_file(folder: Path, clients: int = 3) -> Path:
     return folder / "pool.npz"
 
 
-def plan_of(folder: Path, clients: int = 3, agreed: dict[str, Any] | None = None, **keys: Any) -> Plan:
+def plan_of(
+    folder: Path, clients: int = 3, agreed: dict[str, Any] | None = None, **keys: Any
+) -> FederationPlan:
     """A small study for some clients."""
     study: dict[str, Any] = {
         "data": {"name": str(data_file(folder, clients)), "test_fraction": 0.3}, "cohort": clients,
@@ -140,12 +150,12 @@ def plan_of(folder: Path, clients: int = 3, agreed: dict[str, Any] | None = None
     spec = build(Tree(study | keys))
     waits = {"wait": 0.5, "timeout": 0.2}
     names = tuple("abcdefgh"[:clients])
-    return Plan.of(spec, Agreement(clients=names, **(waits | (agreed or {}))))
+    return FederationPlan.make(spec, FederationConfig(clients=names, **(waits | (agreed or {}))))
 
 
-def in_process(plan: Plan, finish: bool = True) -> Run:
+def in_process(plan: FederationPlan, finish: bool = True) -> Run:
     """The same run, trained by the loop engine in this process; `finish`: with its extra merge, if any."""
-    prepared = prepare(plan.spec.settings[0], Pools(), torch.device("cpu"), EXACT)
+    prepared = prepare(plan.spec.settings[0], LoadedDatasets(), torch.device("cpu"), EXACT)
     run = prepared.run(plan.method, plan.seed)
     for _ in train(Loop(prepared.task), [run], plan.setting.rounds):
         pass
@@ -154,39 +164,31 @@ def in_process(plan: Plan, finish: bool = True) -> Run:
     return run
 
 
-def places(plan: Plan, folder: Path) -> dict[int, dict[str, Any]]:
+def places(plan: FederationPlan, folder: Path) -> dict[int, dict[str, Any]]:
     """A node for every client of a plan: each has its share of the data."""
     configs = {}
-    for i, (name, own) in enumerate(shares(plan).items()):
+    for i, (name, own) in enumerate(split_data(plan).items()):
         mine = folder / name
         mine.mkdir(parents=True, exist_ok=True)
         np.savez(mine / "share.npz", train=own[0], test=own[1])
         configs[1000 + i] = {
             "name": name, "data": plan.setting.data["name"], "share": str(mine / "share.npz"),
-            "state-dir": str(mine / "state"), "device": "cpu",
+            "state_dir": str(mine / "state"), "device": "cpu",
         }  # fmt: skip
     return configs
 
 
-def play(plan: Plan, grid: Any, folder: Path | None = None, rounds: int | None = None) -> Conductor:
-    """Play a plan to its end, or some rounds of it."""
-    conductor = Conductor(plan, folder)
-    conductor.restore()
-    line = Line(grid, plan.agreement.clients, Audit(None))
-    strategy = SkippingStrategy(conductor, line, Stop(rounds))
-    with contextlib.suppress(Stopped):
-        strategy.play()
-    return conductor
+def play(
+    plan: FederationPlan, grid: Any, checkpoints: Path | None = None, rounds: int | None = None
+) -> Coordinator:
+    """Train a federation to its end, or some rounds of it."""
+    coordinator = Coordinator(plan, connect(plan, grid), checkpoints)
+    coordinator.restore()
+    for _ in coordinator.rounds():
+        if coordinator.run.round == rounds:
+            break
+    return coordinator
 
 
-class Stopped(Exception):
-    pass
-
-
-class Stop:
-    def __init__(self, rounds: int | None) -> None:
-        self.rounds = rounds
-
-    def __call__(self, told: Told) -> None:
-        if told.conductor.round == self.rounds:
-            raise Stopped
+def connect(plan: FederationPlan, grid: Any, audit: Path | None = None) -> Connection:
+    return Connection(grid, plan.config.clients, AuditLog(audit))

@@ -14,11 +14,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedskip.flower.guard import descendants
+from fedskip.flower.processes import descendants
 
 RAY = str(Path(sys.executable).with_name("ray"))
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_health_check_period_ms": "500"}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_health_check_period_ms": "500",
+}
 STORE = 80 << 20  # bytes of a node's object store
+WAIT_FOR_ALL = """
+import logging, sys, time, ray
+ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+until = time.monotonic() + 60
+while len([node for node in ray.nodes() if node["Alive"]]) < int(sys.argv[2]):
+    assert time.monotonic() < until, "the other nodes did not start"
+    time.sleep(0.2)
+"""
 
 
 class Nodes:
@@ -37,7 +49,12 @@ class Nodes:
 
     def start(self, name: str, cores: int = 1, store: int = STORE) -> None:
         number = len(self.running) + 1
-        head = ["--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false"]
+        head = [
+            "--head",
+            f"--port={self.port}",
+            f"--temp-dir={self.folder}",
+            "--include-dashboard=false",
+        ]
         where = head if number == 1 else [f"--address={self.address}"]
         more = [
             f"--node-name={name}",
@@ -56,10 +73,20 @@ class Nodes:
     def _wait(self, seconds: float = 60.0) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), 1.0),
+            ):
                 return
             time.sleep(0.2)
         raise AssertionError("the head did not start")
+
+    def wait_for_all(self) -> None:
+        """Wait until all nodes have joined the head."""
+        subprocess.run(
+            [sys.executable, "-c", WAIT_FOR_ALL, self.address, str(len(self.running))],
+            env=self.env, check=True, timeout=120,
+        )  # fmt: skip
 
     def kill(self, name: str) -> None:
         """As a power cut does."""
@@ -92,6 +119,8 @@ def nodes(*names: str, **env: str) -> Iterator[Nodes]:
     try:
         for name in names:
             found.start(name)
+        if len(names) > 1:
+            found.wait_for_all()
         yield found
     finally:
         found.close()

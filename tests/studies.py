@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedskip import Arrays, Dataset, FedAvg, Study
+from fedskip.config import RECORD, StudySpec, Tree, build, dump, load_yaml
 from fedskip.engine.local import Local
 from fedskip.methods import State, Terms, Visit
 from fedskip.methods.grammar import parse_many, text
 from fedskip.records.history import HISTORY, SUMMARY
-from fedskip.records.table import Row, Table
-from fedskip.report.recorded import About
-from fedskip.report.results import Results
-from fedskip.spec import StudySpec, Tree, build, dump, load_yaml
-from fedskip.spec.study import RECORD
+from fedskip.records.table import Row, Table, to_rows
+from fedskip.report.results import Results, SettingInfo
 
 METHODS = "fedavg, fedskip(period=3), scaffold, moon, feddyn, fednova(period=2)"
 
@@ -34,7 +33,9 @@ def toy(clients: int = 8, size: int = 24, seed: int = 0) -> Dataset:
     y = (x[:, 0] + 0.5 * x[:, 1] > 0).astype(np.int64)
     train = np.arange(len(owner)) % 3 > 0
     samples = Arrays(torch.tensor(x, dtype=torch.float32), torch.tensor(y))
-    return Dataset("toy", samples, lambda seed: (np.flatnonzero(train), np.flatnonzero(~train)), 2, owner)
+    return Dataset(
+        "toy", samples, lambda seed: (np.flatnonzero(train), np.flatnonzero(~train)), 2, owner
+    )
 
 
 class Net(nn.Module):
@@ -60,7 +61,14 @@ def study(out: Path, **keys: object) -> Study:
 
 def numbers(out: Path) -> list[dict[str, object]]:
     """The history without its clock."""
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in Table.read(out / "history.csv")]
+    return [
+        {k: v for k, v in row.items() if k != "seconds"} for row in Table.read(out / "history.csv")
+    ]
+
+
+def as_table(frame: pd.DataFrame) -> Table:
+    """The rows of a DataFrame of results, with None where a cell is empty."""
+    return Table(frame.columns, to_rows(frame))
 
 
 def weights(out: Path) -> dict[str, bytes]:
@@ -97,7 +105,10 @@ def written(folder: Path, text: str) -> Tree:
 def dataset(**defaults: Any) -> Dataset:
     samples = Arrays(torch.zeros(4, 2), torch.zeros(4))
     return Dataset(
-        name="tiny", samples=samples, split=lambda seed: (np.arange(3), np.arange(3, 4)), defaults=defaults
+        name="tiny",
+        samples=samples,
+        split=lambda seed: (np.arange(3), np.arange(3, 4)),
+        defaults=defaults,
     )
 
 
@@ -148,24 +159,50 @@ def run(
     diverged: bool = False,
 ) -> Row:  # fmt: skip
     """A row of the summary."""
-    numbers = {"last": last, "best": last, "mean_tail": last, "final": final, "bytes_total": 122_000}
-    about = {"setting": setting, "run": f"{setting}.{method}.s{seed}", "method": method, "seed": seed}
+    numbers = {
+        "last": last,
+        "best": last,
+        "mean_tail": last,
+        "final": final,
+        "bytes_total": 122_000,
+    }
+    about = {
+        "setting": setting,
+        "run": f"{setting}.{method}.s{seed}",
+        "method": method,
+        "seed": seed,
+    }
     return about | numbers | {"period": 1, "merges": 5, "rounds": 5, "diverged": diverged}
 
 
 def curve(method: str, seed: int, scores: Mapping[int, float], *, setting: str = "a") -> list[Row]:
     """Rows of the history: test accuracies by round."""
-    about = {"setting": setting, "run": f"{setting}.{method}.s{seed}", "method": method, "seed": seed}
+    about = {
+        "setting": setting,
+        "run": f"{setting}.{method}.s{seed}",
+        "method": method,
+        "seed": seed,
+    }
     return [
         about
         | {"round": r, "merges": i, "bytes_down": 100 * r, "bytes_up": 10 * r}
-        | {"test_accuracy": s, "val_accuracy": None, "train_loss": s, "drift_mean": s, "seconds": 1.0}
+        | {
+            "test_accuracy": s,
+            "val_accuracy": None,
+            "train_loss": s,
+            "drift_mean": s,
+            "seconds": 1.0,
+        }
         for i, (r, s) in enumerate(scores.items(), 1)
     ]
 
 
 def recorded(
-    out: Path, runs: Sequence[Row], settings: Sequence[str] = ("a",), rows: Sequence[Row] = (), **keys: Any
+    out: Path,
+    runs: Sequence[Row],
+    settings: Sequence[str] = ("a",),
+    rows: Sequence[Row] = (),
+    **keys: Any,
 ) -> Results:
     """The results of a study in which these runs were made; one called centralised is a reference."""
     some = {"data": "synthetic", "methods": "fedavg", "partition": "natural", "model": "perceptron"}
@@ -173,10 +210,18 @@ def recorded(
     made = []
     for name in settings:
         test = 1000 + len(name)
-        division = {"test": test, "evaluated": min(keys.get("eval_samples", test), test), "clients": 20}
+        division = {
+            "test": test,
+            "evaluated": min(keys.get("eval_samples", test), test),
+            "clients": 20,
+        }
         about = some | {"name": name, "reference": name == "centralised"}
-        made.append(About(about, out, dict.fromkeys(range(3), division)))
-    return Results(out, Table(HISTORY, rows), Table(SUMMARY, runs), "demo", tuple(made))
+        made.append(SettingInfo(about, out, dict.fromkeys(range(9), division)))
+    summary, history = (
+        Table(dict.fromkeys([*columns, *(name for row in some for name in row)]), some).frame()
+        for columns, some in ((SUMMARY, runs), (HISTORY, rows))
+    )
+    return Results(out, "demo", made, summary, history)
 
 
 def of_cifar10(
@@ -193,6 +238,9 @@ def of_cifar10(
                 for row in curve(label, seed, {1: 0.1, rounds: score})
             ]
     some = {"data": {"name": "cifar10"}, "model": {"name": "cnn"}, "clients": 10, "cohort": 10}
-    some |= {"partition": {"kind": "dirichlet", "beta": 0.5}, "local": vars(Local(small_clients="short"))}
+    some |= {
+        "partition": {"kind": "dirichlet", "beta": 0.5},
+        "local": vars(Local(small_clients="short")),
+    }
     texts = [text(method) for method in parse_many(methods)]
     return recorded(out, runs, rows=rows, rounds=rounds, methods=texts, **(some | keys))

@@ -22,13 +22,13 @@ SOURCE = ROOT / "src" / "fedskip"
 
 # From the ground up: a room may import those before it. Top-level modules are rooms of their own.
 ROOMS = [
-    "version", "input", "rng", "files", "models", "data", "methods", "engine", "federation", "spec",
-    "records", "report", "cluster", "contract", "study", "bench", "paper", "flower", "cli",
+    "version", "errors", "files", "parsing", "rng", "kernels", "models", "data", "methods", "engine", "federation", "config",
+    "records", "report", "cluster", "contract", "study", "bench", "flower", "cli",
 ]  # fmt: skip
 # Modules that import by name, where no reader of the syntax can see what.
 DYNAMIC = {
     "",  # what users ask the package for; tests/test_package.py knows it
-    "input.named",  # a user's own module, if a study or a command names one
+    "parsing.user_code",  # a user's own module, if a study or a command names one
     "methods.grammar",  # every file of its own folder
     "bench.contestants",  # benchmarks/plain.py, which is no part of the package
 }
@@ -52,14 +52,19 @@ def absent() -> set[str]:
     """Modules that cannot be imported here: two need Triton, one Ray, a whole room needs Flower."""
     installed = importlib.util.find_spec("flwr") is not None
     flower = [name for name in modules() if room(name) == "flower" and not installed]
-    ray = [] if importlib.util.find_spec("ray") is not None else ["cluster.hall"]
-    return {"models.convolution", "models.windows", *ray, *flower}
+    ray = (
+        []
+        if importlib.util.find_spec("ray") is not None
+        else ["cluster.ray_actors", "cluster.scheduler", "study.device_worker", "study.ray_workers"]
+    )
+    return {"kernels.convolution", "kernels.windows", *ray, *flower}
 
 
-def imports(name: str) -> set[str]:
-    """The modules that a module imports, wherever in it: at the top, in functions, for types only."""
+def imports(name: str, *, at_once: bool = False) -> set[str]:
+    """The modules that a module imports, wherever in it; `at_once`: only those at its top."""
     found = set()
-    for node in ast.walk(ast.parse(modules()[name].read_text(encoding="utf-8"))):
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name} imports relatively"
             base = node.module or ""
@@ -69,7 +74,11 @@ def imports(name: str) -> set[str]:
                     inner = f"{base}.{alias.name}".strip(".")
                     found.add(inner if inner in modules() else base)
         elif isinstance(node, ast.Import):
-            found |= {alias.name.removeprefix("fedskip.") for alias in node.names if "fedskip" in alias.name}
+            found |= {
+                alias.name.removeprefix("fedskip.")
+                for alias in node.names
+                if "fedskip" in alias.name
+            }
     return found
 
 
@@ -96,7 +105,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     def visit(module: str, path: tuple[str, ...]) -> None:
         assert module not in path, " -> ".join([*path, module])
         if module not in done:
-            for other in imports(module):
+            for other in imports(module, at_once=True):
                 visit(other, (*path, module))
             done.add(module)
 
@@ -145,9 +154,19 @@ def test_the_methods_do_not_know_the_engine() -> None:
     while todo:
         reached |= todo
         todo = {other for module in todo for other in imports(module)}
-        todo |= {room(module) for module in todo}  # a room's own __init__ is imported with what is in it
+        todo |= {
+            room(module) for module in todo
+        }  # a room's own __init__ is imported with what is in it
         todo -= reached
-    assert {room(module) for module in reached} <= {"methods", "models", "input", "rng", "files"}
+    assert {room(module) for module in reached} <= {
+        "methods",
+        "models",
+        "kernels",
+        "parsing",
+        "errors",
+        "rng",
+        "files",
+    }
 
 
 def test_a_package_exports_no_name_of_a_module_of_its_own() -> None:
@@ -159,10 +178,13 @@ def test_a_package_exports_no_name_of_a_module_of_its_own() -> None:
 
 
 def test_tests_mirror_the_rooms() -> None:
-    """The test of a thing is found by its name; that of a whole room has the room's. Faults hit the whole."""
+    """The test of a thing is found by its name; that of a whole room has the room's. Faults hit the whole.
+
+    `reproduction` is no part of the package.
+    """
     for file in (ROOT / "tests").rglob("*/test_*.py"):
         parts = file.relative_to(ROOT / "tests").with_suffix("").parts
-        if parts[0] == "faults":
+        if parts[0] in ("faults", "reproduction"):
             continue
         name = ".".join([*parts[:-1], parts[-1].removeprefix("test_")])
         assert name in modules() or parts[-2] == parts[-1].removeprefix("test_"), file
@@ -175,17 +197,8 @@ def test_no_test_imports_from_another() -> None:
 
 
 @pytest.mark.parametrize("module", modules())
-def test_functions_fit_a_screen(module: str) -> None:
-    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef):
-            assert (node.end_lineno or 0) - node.lineno < 60, f"{module}.{node.name}"
-
-
-@pytest.mark.parametrize("module", modules())
-def test_modules_say_what_they_are_for_and_are_short(module: str) -> None:
-    text = modules()[module].read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text))
-    assert len(text.splitlines()) <= 350
+def test_modules_say_what_they_are_for(module: str) -> None:
+    assert ast.get_docstring(ast.parse(modules()[module].read_text(encoding="utf-8")))
 
 
 # --- docs/architecture.md ------------------------------------------------------------------------------
@@ -201,35 +214,47 @@ def picture(name: str) -> str:
 def test_the_picture_has_every_room_and_allows_every_import() -> None:
     """A room imports rooms below it, or to its right on the same shelf."""
     boxes = re.findall(
-        r'<rect class="b" x="(\d+)" y="(\d+)"[^>]*/>\s*<text class="name"[^>]*>(\w+)', picture("rooms.svg")
+        r'<rect class="b" x="(\d+)" y="(\d+)"[^>]*/>\s*<text class="name"[^>]*>(\w+)',
+        picture("rooms.svg"),
     )
     at = {name: (int(y), int(x)) for x, y, name in boxes}
     assert at.keys() == set(ROOMS) - {"version"}
     for module in modules().keys() - {""}:
         for other in imports(module):
             here, there = room(module), room(other)
-            assert here == there or "version" in (here, there) or at[here] < at[there], (module, other)
+            assert here == there or "version" in (here, there) or at[here] < at[there], (
+                module,
+                other,
+            )
 
 
 def test_the_table_has_every_room_and_what_it_imports() -> None:
-    table = PAGE[PAGE.index("| room |") : PAGE.index("`rng.py` (")]
+    table = PAGE[PAGE.index("| folder |") : PAGE.index("## The loop")]
     rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", table, re.MULTILINE)
     assert [name for name, _ in rows] == [name for name in ROOMS if (SOURCE / name).is_dir()]
     for name, known in rows:
-        found = {room(other) for module in modules() if room(module) == name for other in imports(module)}
-        expected = found - {name, "version", "rng", "files", "input"}
+        found = {
+            room(other) for module in modules() if room(module) == name for other in imports(module)
+        }
+        expected = found - {name, "version", "rng", "files", "errors", "parsing"}
         assert set(re.findall(r"\w+", known)) == expected, name
 
 
 def test_every_arrow_of_the_loop_is_a_function_that_makes_what_it_carries() -> None:
     text = picture("loop.svg")
-    homes = dict(re.findall(r'class="name"[^>]*>(\w+)</text>\s*<text class="file"[^>]*>([\w/]+)\.py', text))
-    arrows = re.findall(r'class="call[^>]*>(\w+)\.(\w+)</text>\s*<text class="file[^>]*>(\w+)', text)
+    homes = dict(
+        re.findall(r'class="name"[^>]*>(\w+)</text>\s*<text class="file"[^>]*>([\w/]+)\.py', text)
+    )
+    arrows = re.findall(
+        r'class="call[^>]*>(\w+)\.(\w+)</text>\s*<text class="file[^>]*>(\w+)', text
+    )
     assert len(arrows) == 6
     for owner, function, carried in arrows:
         module = importlib.import_module(f"fedskip.{homes[owner].replace('/', '.')}")
         source = inspect.getsource(getattr(getattr(module, owner), function))
-        assert re.search(rf"\) -> [^\n]*\b{carried}\b", source), f"{owner}.{function} gives no {carried}"
+        assert re.search(rf"\) -> [^\n]*\b{carried}\b", source), (
+            f"{owner}.{function} gives no {carried}"
+        )
 
 
 def test_the_loop_on_the_page_is_the_loop() -> None:
@@ -240,12 +265,15 @@ def test_the_loop_on_the_page_is_the_loop() -> None:
 
 
 def test_files_on_the_page_exist() -> None:
-    files = set(re.findall(r"`((?:src|tests)/[\w/.]+)`", PAGE))
+    pages = PAGE + (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"`((?:src|tests)/[\w/.]+)`", pages))
     assert len(files) > 20
     for file in files:
         assert (ROOT / file).exists(), file
-    for name, file in re.findall(r"`(\w+)` in `(src/[\w/]+\.py)`", PAGE):
-        assert re.search(rf"\b{name}\b", (ROOT / file).read_text(encoding="utf-8")), f"{name} in {file}"
+    for name, file in re.findall(r"`(\w+)` in `(src/[\w/]+\.py)`", pages):
+        assert re.search(rf"\b{name}\b", (ROOT / file).read_text(encoding="utf-8")), (
+            f"{name} in {file}"
+        )
 
 
 def test_a_visit_goes_the_way_that_the_page_says(tmp_path: Path) -> None:
@@ -256,11 +284,22 @@ def test_a_visit_goes_the_way_that_the_page_says(tmp_path: Path) -> None:
     def note(frame: FrameType, event: str, _: object) -> None:
         file = frame.f_code.co_filename
         if event == "call" and file.startswith(str(SOURCE)):
-            called.append((file.removeprefix(f"{SOURCE}/").removesuffix(".py"), frame.f_code.co_qualname))
+            called.append(
+                (file.removeprefix(f"{SOURCE}/").removesuffix(".py"), frame.f_code.co_qualname)
+            )
 
     sys.setprofile(note)
     try:
-        options = ["--methods", "fedavg", "--engine", "stacked", "--set", "processes=1", "--set", "settings="]
+        options = [
+            "--methods",
+            "fedavg",
+            "--engine",
+            "stacked",
+            "--set",
+            "processes=1",
+            "--set",
+            "settings=",
+        ]
         code, *_ = call("run", *SMALL, *options, "--out", tmp_path / "out")
     finally:
         sys.setprofile(None)

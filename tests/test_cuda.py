@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedskip
-from fedskip.data.noise import images, text
+from fedskip.data.random_data import images, text
 from fedskip.engine import Loop, Stacked, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.stacked.memory import measure
 from fedskip.methods import FedAvg, Method, Moon, Scaffold
-from fedskip.records.provenance import Folder
+from fedskip.records.folder import Folder
 from fedskip.rng import torch_scope
 from studies import numbers, weights
 from tiny import (
@@ -49,10 +49,14 @@ def on_gpu(name: str, dtype: torch.dtype = torch.float64, precision: str = "fp32
 
 def moved(task: Task) -> Task:
     module = task.module.to(GPU)
-    return replace(task, module=module, samples=task.samples.to(GPU, next(module.parameters()).dtype))
+    return replace(
+        task, module=module, samples=task.samples.to(GPU, next(module.parameters()).dtype)
+    )
 
 
-def stacked(task: Task, methods: Sequence[Method], *, compile: bool = False, streams: int = 0) -> Stacked:
+def stacked(
+    task: Task, methods: Sequence[Method], *, compile: bool = False, streams: int = 0
+) -> Stacked:
     sizes = [2 * len(methods)]
     plan = replace(
         ALL_TERMS, sizes=sizes, contrast_sizes=sizes, compile=compile, streams=streams, kernels=True
@@ -147,7 +151,11 @@ SMALL: dict[str, dict[str, Any]] = {
     "perceptron": {"data": "synthetic", "compile": False},
     "kernels": {"model": "cnn", "rows": 7},
     "recurrence": {"model": "lstm", "data": text(5, 32), "rows": 7},
-    "streams": {"model": {"name": "resnet50", "width": 4, "blocks": [1, 1]}, "streams": 2, "rows": 5},
+    "streams": {
+        "model": {"name": "resnet50", "width": 4, "blocks": [1, 1]},
+        "streams": 2,
+        "rows": 5,
+    },
 }
 
 
@@ -235,7 +243,9 @@ def test_a_row_is_measured() -> None:
 @pytest.mark.parametrize("streams", [0, 2])
 def test_weights_at_odd_places(streams: int) -> None:
     """Kernels that read 16 bytes at a time find every weight, wherever it lies in its row."""
-    module = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 5, 1), nn.Flatten(), nn.Linear(5 * 64, 3))
+    module = nn.Sequential(
+        nn.Conv2d(3, 3, 1), nn.Conv2d(3, 5, 1), nn.Flatten(), nn.Linear(5 * 64, 3)
+    )
     task = moved(make_task(module, pool((3, 8, 8)), LOCAL, dtype=torch.float32))
     one, other = runs_of(task, [FedAvg()]), runs_of(task, [FedAvg()])
     train_together(stacked(task, [FedAvg()], compile=True, streams=streams), one, 3)
@@ -244,7 +254,9 @@ def test_weights_at_odd_places(streams: int) -> None:
 
 
 @pytest.mark.parametrize("compile", [False, True])
-def test_groups_that_share_a_gpu_have_the_bits_of_groups_in_turn(tmp_path: Path, compile: bool) -> None:
+def test_groups_that_share_a_gpu_have_the_bits_of_groups_in_turn(
+    tmp_path: Path, compile: bool
+) -> None:
     """Two workers with half of a GPU each, one worker after another, and both groups in this process."""
     pytest.importorskip("ray")
     keys: dict[str, Any] = {

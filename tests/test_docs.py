@@ -15,6 +15,7 @@ import torch
 import yaml
 
 import fedskip
+from fedskip.config import Setting, StudySpec
 from fedskip.data.catalogue import CATALOGUE
 from fedskip.data.partitions import KINDS
 from fedskip.engine import Local
@@ -26,8 +27,7 @@ from fedskip.models.export import KINDS as SUFFIXES
 from fedskip.models.metrics import METRICS
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.table import Table
-from fedskip.report.plot import Plot
-from fedskip.spec import Setting, StudySpec
+from fedskip.report.figures import Figures
 from studies import numbers, study, weights
 
 ROOT = Path(__file__).parents[1]
@@ -45,14 +45,20 @@ def read(name: str) -> str:
 
 def section(document: str, heading: str) -> str:
     """The text below a heading, up to the next one."""
-    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", document, re.DOTALL | re.MULTILINE)
+    found = re.search(
+        rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", document, re.DOTALL | re.MULTILINE
+    )
     assert found, f"no heading {heading!r}"
     return found[1]
 
 
 def table(text: str) -> list[list[str]]:
     """The cells of the first table, without its head."""
-    lines = [line for line in re.split(r"\n\n", text[text.index("|") :])[0].splitlines() if line[:1] == "|"]
+    lines = [
+        line
+        for line in re.split(r"\n\n", text[text.index("|") :])[0].splitlines()
+        if line[:1] == "|"
+    ]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
@@ -61,16 +67,22 @@ def code(cell: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("heading", "columns"), [("history.csv", HISTORY), ("summary.csv", SUMMARY)], ids=["history", "summary"]
+    ("heading", "columns"),
+    [("history.csv", HISTORY), ("summary.csv", SUMMARY)],
+    ids=["history", "summary"],
 )
 def test_columns(heading: str, columns: tuple[str, ...]) -> None:
-    assert [code(row[0]) for row in table(section(read("docs/numbers.md"), heading))] == list(columns)
+    assert [code(row[0]) for row in table(section(read("docs/numbers.md"), heading))] == list(
+        columns
+    )
 
 
 def test_columns_of_clients(tmp_path: Path) -> None:
     study(tmp_path / "out", methods="fedavg", rounds=1, seeds=1, client_accuracy=True).run()
     columns = Table.read(tmp_path / "out" / "clients.csv").columns
-    assert [code(row[0]) for row in table(section(read("docs/numbers.md"), "clients.csv"))] == list(columns)
+    assert [code(row[0]) for row in table(section(read("docs/numbers.md"), "clients.csv"))] == list(
+        columns
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,6 +92,8 @@ def test_columns_of_clients(tmp_path: Path) -> None:
 def test_keys(heading: str, described: type) -> None:
     rows = table(section(read("docs/studies.md"), heading))
     fields = {field.name: field for field in dataclasses.fields(described)}
+    for name in ("record", "earlier") if described is Setting else ():  # are no keys
+        fields.pop(name)
     assert {code(row[0]) for row in rows} == fields.keys()
     for key, default, *_ in rows:
         expected: Any = fields[code(key)].default
@@ -109,9 +123,14 @@ def test_models_table() -> None:
     assert [code(row[0]) for row in rows] == list(MODELS)
     from_data, sized = ("classes", "inputs"), list[str]()
     for name, options, count, _ in rows:
-        takes = {option.name: option.default for option in signature(MODELS[code(name)]).parameters.values()}
+        takes = {
+            option.name: option.default
+            for option in signature(MODELS[code(name)]).parameters.values()
+        }
         plain = {key: list(v) if isinstance(v, tuple) else v for key, v in takes.items()}
-        assert yaml.safe_load(code(options)) == {k: v for k, v in plain.items() if k not in from_data}, name
+        assert yaml.safe_load(code(options)) == {
+            k: v for k, v in plain.items() if k not in from_data
+        }, name
         with torch.device("meta"):
             assert count == f"{sum(p.numel() for p in build(code(name)).parameters()):,}", name
         assert "classes" in takes, name
@@ -120,7 +139,9 @@ def test_models_table() -> None:
 
 
 def test_methods_as_text() -> None:
-    *entries, _ = table(section(read("docs/studies.md"), "Methods as text"))  # the last is no real one
+    *entries, _ = table(
+        section(read("docs/studies.md"), "Methods as text")
+    )  # the last is no real one
     assert len(entries) > 3
     for entry, _ in entries:
         parse(code(entry))
@@ -132,11 +153,15 @@ def test_methods_table() -> None:
     for method in methods:  # what is written is the default, so that it tells the defaults
         assert method == type(method)(period=method.period)
     # the bytes are 4P each way, and more where the server's state travels along
-    costs = {code(row[0]).split("(")[0]: row[4] for row in table(section(read("README.md"), "Methods"))}
+    costs = {
+        code(row[0]).split("(")[0]: row[4] for row in table(section(read("README.md"), "Methods"))
+    }
     one = Federation(1, torch.zeros(1), lambda: torch.zeros(1))
     sends = {name for name, method in registry().items() if method().sends(method().start(one))}
     assert {name for name, bytes_ in costs.items() if "D" in bytes_} == sends
-    memory = {code(row[0]).split("(")[0]: row[3] for row in table(section(read("README.md"), "Methods"))}
+    memory = {
+        code(row[0]).split("(")[0]: row[3] for row in table(section(read("README.md"), "Methods"))
+    }
     remembers = {name for name, method in registry().items() if method.remembers}
     assert {name for name, cell in memory.items() if cell != "–"} == remembers
 
@@ -169,16 +194,19 @@ def test_links(document: Path) -> None:
         assert target.exists(), link
         if anchor:
             headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, link
+            assert anchor in {
+                re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings
+            }, link
 
 
 # --- docs/python.md ------------------------------------------------------------------------------------
 
-API: dict[str, Any] = {name: getattr(fedskip, name) for name in fedskip.__all__ if name != "__version__"}
+API: dict[str, Any] = {
+    name: getattr(fedskip, name) for name in fedskip.__all__ if name != "__version__"
+}
 SHOWN = {
-    "Results": "Results.read(out)",
-    "Plot": "results.plot",
-    "Table": "results.summary",
+    "Results": "Results.read(folder, metric=None)",
+    "Figures": "results.plot",
 }  # not made by users
 
 
@@ -189,17 +217,26 @@ def called(name: str, thing: Any) -> str:
         if option.kind is option.KEYWORD_ONLY and not keywords:
             parts, keywords = [*parts, "*"], True
         plain = option.default is not ... and "factory" not in repr(option.default)
-        default = "" if option.default is option.empty else f"={repr(option.default) if plain else '...'}"
+        default = (
+            "" if option.default is option.empty else f"={repr(option.default) if plain else '...'}"
+        )
         parts.append(("**" if option.kind is option.VAR_KEYWORD else "") + option.name + default)
     return f"{name}({', '.join(part for part in parts if part != 'self')})"
 
 
 def members(kind: type) -> set[str]:
     """What users may call or read; the fields of what they make themselves stand in its signature."""
-    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    fields = (
+        {field.name for field in dataclasses.fields(kind) if not field.name.startswith("_")}
+        if dataclasses.is_dataclass(kind)
+        else set()
+    )
     found = fields if kind.__name__ == "Results" else set[str]()
     for name in {
-        name for base in kind.__mro__ if base.__module__.startswith("fedskip") for name in vars(base)
+        name
+        for base in kind.__mro__
+        if base.__module__.startswith("fedskip")
+        for name in vars(base)
     }:
         if not name.startswith("_") and name not in fields:
             thing = getattr(kind, name)
@@ -209,26 +246,31 @@ def members(kind: type) -> set[str]:
 
 def test_the_python_page_has_every_name() -> None:
     page = read("docs/python.md")
-    headings = set(re.findall(r"^### (\w+)$", page, re.MULTILINE))
+    headings = set(re.findall(r"^### (\w+)$", page + read("docs/core.md"), re.MULTILINE))
     methods = {code(row[0]) for row in table(section(page, "Methods"))}
-    plain = {name for name, thing in API.items() if isinstance(thing, type) and thing in registry().values()}
-    assert headings == API.keys() - plain | {"Table", "Plot"}
+    plain = {
+        name
+        for name, thing in API.items()
+        if isinstance(thing, type) and thing in registry().values()
+    }
+    assert headings == API.keys() - plain | {"Figures"}
     assert methods == {called(name, API[name]) for name in plain}
     index = page[: page.index("## Studies")]
     assert all(f"`{name}`" in index for name in headings), "listed at the top"
 
 
-@pytest.mark.parametrize("name", sorted({*API, "Table", "Plot"} - {m.__name__ for m in registry().values()}))
+@pytest.mark.parametrize(
+    "name", sorted({*API, "Figures"} - {m.__name__ for m in registry().values()})
+)
 def test_the_python_page_has_signatures_and_members(name: str) -> None:
-    thing = {"Table": Table, "Plot": Plot, **API}[name]
-    text = section(read("docs/python.md"), name)
+    thing = {"Figures": Figures, **API}[name]
+    text = section(read("docs/python.md") + read("docs/core.md"), name)
     shown = re.search(r"^`(.*)`$", text, re.MULTILINE)
     assert shown
     expected = name if name == "Interrupted" else SHOWN.get(name) or called(name, thing)
     assert shown[1] == expected
-    if isinstance(thing, type):
-        also = {"columns", "rows"} if name == "Table" else set()  # attributes of its objects
-        assert {code(row[0]) for row in table(text)} == members(thing) | also
+    if isinstance(thing, type) and members(thing):
+        assert {code(row[0]) for row in table(text)} == members(thing)
 
 
 def test_the_python_page_has_every_suffix() -> None:
@@ -253,7 +295,9 @@ def test_code_runs(
     class Short(fedskip.Study):
         def __init__(self, out: Any = None, **keys: Any) -> None:
             local = {**keys.get("local", {}), "max_steps": 2}
-            super().__init__(out, **keys | {"rounds": 5, "seeds": 1, "compile": False, "local": local})
+            super().__init__(
+                out, **keys | {"rounds": 5, "seeds": 1, "compile": False, "local": local}
+            )
 
         def run(self, *arguments: Any, **options: Any) -> fedskip.Results:
             ran.append(super().run(*arguments, **options))
@@ -265,8 +309,9 @@ def test_code_runs(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(fedskip, "Study", Short)
     runpy.run_path(f"{name}.py", run_name="__main__")
-    assert ran
-    assert all(row["rounds"] == 5 and not row["diverged"] for row in ran[0].summary)
+    assert bool(ran) == ("Study(" in block)
+    rows = [row for done in ran for row in done.summary.to_dict("records")]
+    assert all(row["rounds"] == 5 and not row["diverged"] for row in rows)
 
 
 def test_there_is_code_to_run() -> None:

@@ -31,8 +31,15 @@ def scores(printed: str) -> dict[str, float]:
 
 
 def test_there_is_a_test_for_each() -> None:
-    tested = {"own_method", "own_data_and_model", "regression"}
+    tested = {"core", "own_method", "own_data_and_model", "regression"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_core(tmp_path: Path) -> None:
+    printed = run("core", tmp_path)
+    found = {name: float(score) for name, score in re.findall(r"^(\S+) +([\d.]+)%", printed, re.M)}
+    assert found.keys() == {"FedAvg.s0", "FedSkip-4.s0", "SCAFFOLD.s0"}
+    assert min(found.values()) > 60
 
 
 def test_own_method(tmp_path: Path) -> None:
@@ -46,7 +53,16 @@ def test_own_method(tmp_path: Path) -> None:
 def test_own_method_on_the_command_line(tmp_path: Path) -> None:
     """The header of the example says that this works, in its folder."""
     methods = "own_method:TrimmedMean(trim=2, period=[1, 3])"
-    short = ["--rounds", "1", "--seeds", "1", "--set", "compile=false", "--set", "local.max_steps=1"]
+    short = [
+        "--rounds",
+        "1",
+        "--seeds",
+        "1",
+        "--set",
+        "compile=false",
+        "--set",
+        "local.max_steps=1",
+    ]
     code = "import sys; from fedskip.cli import main; sys.argv[0] = 'fedskip'; main()"
     command = [
         sys.executable,
@@ -59,17 +75,23 @@ def test_own_method_on_the_command_line(tmp_path: Path) -> None:
         "--out",
         str(tmp_path / "out"),
     ]
-    done = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=EXAMPLES, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "TrimmedMean+skip-3(trim=2)" in done.stdout
-    assert "own_method:TrimmedMean(trim=2, period=3)" in (tmp_path / "out" / "study.yaml").read_text()
+    assert (
+        "own_method:TrimmedMean(trim=2, period=3)" in (tmp_path / "out" / "study.yaml").read_text()
+    )
 
 
 def test_own_data_and_model_reaches_its_floor(tmp_path: Path) -> None:
     """The example fails by itself below 90 %: this is the accuracy that CI holds."""
     printed = run("own_data_and_model", tmp_path)
     assert set(scores(printed)) >= {"FedAvg", "FedSkip-3", "SCAFFOLD+skip-3"}
-    assert (tmp_path / "runs" / "own-data-1" / "models" / "mine.FedSkip-3.s0.last.safetensors").exists()
+    assert (
+        tmp_path / "runs" / "own-data-1" / "models" / "mine.FedSkip-3.s0.last.safetensors"
+    ).exists()
 
 
 def test_own_data_and_model_can_miss_its_floor(tmp_path: Path) -> None:

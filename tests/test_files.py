@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from fedskip import files
-from fedskip.files import locked, naming, refuse_existing, sync_folder, waited_for, write_bytes
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
+from fedskip.files import locked, refuse_existing, sync_folder, with_filename, write_bytes
 
 fcntl = pytest.importorskip("fcntl")
 
@@ -41,14 +41,18 @@ def test_a_rename_that_fails_is_about_one_file(tmp_path):
     with pytest.raises(IsADirectoryError) as caught:
         write_bytes(tmp_path / "folder", b"new")
     assert str(caught.value) == f"[Errno 21] Is a directory: '{tmp_path / 'folder'}'"
-    with pytest.raises(ValueError, match="other"), naming(tmp_path):
+    with pytest.raises(ValueError, match="other"), with_filename(tmp_path):
         raise ValueError("other errors pass")
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_without_locks_a_folder_is_used_with_a_warning(number, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(files.fcntl, "flock", refuses(number))
-    with caplog.at_level(logging.WARNING), locked(tmp_path / "out"), waited_for(tmp_path / "out"):
+    with (
+        caplog.at_level(logging.WARNING),
+        locked(tmp_path / "out"),
+        locked(tmp_path / "other", wait=True),
+    ):
         pass
     assert f"{tmp_path / 'out'} cannot be locked ({os.strerror(number)}): see to it" in caplog.text
 
@@ -80,12 +84,15 @@ def test_what_exists_stays(tmp_path):
     refuse_existing("--to", tmp_path / "new")
     refuse_existing("--to", tmp_path / "link", force=True)
     with pytest.raises(
-        InputError, match=r"--to exists already, got .*link'. Choose another name, or add force=True"
+        InputError,
+        match=r"--to exists already, got .*link'. Choose another name, or add force=True",
     ):
         refuse_existing("--to", tmp_path / "link")
 
 
-def test_a_folder_is_free_once_its_holder_is_killed_though_a_process_that_it_forked_lives_on(tmp_path):
+def test_a_folder_is_free_once_its_holder_is_killed_though_a_process_that_it_forked_lives_on(
+    tmp_path,
+):
     """Training processes are forked; the system takes a moment to end them, too."""
     code = f"""
 import os, time

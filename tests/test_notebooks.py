@@ -27,7 +27,10 @@ def texts(notebook: Any) -> list[str]:
     return [
         text
         for out in shown
-        for text in [out.get("text", ""), *(v for k, v in out.get("data", {}).items() if k != "image/png")]
+        for text in [
+            out.get("text", ""),
+            *(v for k, v in out.get("data", {}).items() if k != "image/png"),
+        ]
     ]
 
 
@@ -56,7 +59,9 @@ def test_what_is_kept(path: Path) -> None:
     assert all(cell.outputs for cell in code)
     for text in texts(kept):
         assert not re.search(r"/(home|root|tmp|work|usr|opt|Users)\b|<script|\x1b", text)
-    assert not any("stream" in kinds or "error" in kinds for cell in outputs(kept) for kinds in cell)
+    assert not any(
+        "stream" in kinds or "error" in kinds for cell in outputs(kept) for kinds in cell
+    )
 
 
 def test_one_that_fails_is_found(tmp_path: Path) -> None:

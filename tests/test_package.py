@@ -59,5 +59,7 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def test_it_runs_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "fedskip", "--version"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedskip", "--version"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, f"fedskip {fedskip.__version__}\n")

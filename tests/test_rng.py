@@ -139,7 +139,12 @@ def test_words_equal_those_of_plain_integers(word: int, counter: int) -> None:
 
 def test_words_never_change() -> None:
     word = rng.fold(torch.tensor(rng.visit_key(0, 0, 0)))
-    assert rng.mix(word, torch.arange(4)).tolist() == [2296229627, 194609694, 2869084394, 1965967023]
+    assert rng.mix(word, torch.arange(4)).tolist() == [
+        2296229627,
+        194609694,
+        2869084394,
+        1965967023,
+    ]
     assert rng.uniform(word, torch.arange(2)).tolist() == pytest.approx(
         [0.5346325635910034, 0.0453110933303833], abs=0
     )
@@ -172,7 +177,9 @@ def test_uniform_is_float32_and_below_one() -> None:
     assert ((draws >= 0) & (draws < 1)).all()
 
 
-@pytest.mark.parametrize("words", [torch.tensor([5]), torch.arange(1000)], ids=["one word", "neighbours"])
+@pytest.mark.parametrize(
+    "words", [torch.tensor([5]), torch.arange(1000)], ids=["one word", "neighbours"]
+)
 def test_uniform_is_uniform(words: Tensor) -> None:
     draws = rng.uniform(words[:, None], torch.arange(200_000 // len(words))).numpy()
     assert chi_square(np.histogram(draws, 100, (0, 1))[0]) < 4
@@ -192,7 +199,8 @@ def test_neighbours_are_independent(one: tuple[int, int], other: tuple[int, int]
     """Pairs of draws fill the unit square evenly."""
     grid = torch.arange(250)
     pairs = [
-        rng.uniform(grid[:, None] + word, grid + counter).flatten().numpy() for word, counter in (one, other)
+        rng.uniform(grid[:, None] + word, grid + counter).flatten().numpy()
+        for word, counter in (one, other)
     ]
     assert chi_square(np.histogram2d(*pairs, bins=12, range=[[0, 1], [0, 1]])[0]) < 4
 

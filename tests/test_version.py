@@ -43,7 +43,9 @@ def test_a_cpu_has_its_model_in_its_name(tmp_path: Path, monkeypatch: pytest.Mon
     assert version.device_name("cpu") == f"AVX512 on {name}"
 
 
-def test_one_without_a_name_has_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_without_a_name_has_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As Linux has it for ARM."""
     linux(tmp_path, monkeypatch, "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
@@ -62,7 +64,8 @@ def test_other_systems_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     asked = []
     monkeypatch.setattr(
-        "subprocess.run", lambda words, **_: asked.append(words) or SimpleNamespace(stdout="Apple M2\n")
+        "subprocess.run",
+        lambda words, **_: asked.append(words) or SimpleNamespace(stdout="Apple M2\n"),
     )
     assert version.device_name("cpu") == "AVX512 on Apple M2"
     assert asked[0][0] == "/usr/sbin/sysctl", "cron has no such folder in its PATH"

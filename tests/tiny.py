@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -16,9 +15,9 @@ from torch._dynamo.utils import counters
 from fedskip import federation, rng
 from fedskip.data import Arrays
 from fedskip.engine import Engine, Job, Local, Plan, Stacked, Task, Trained
-from fedskip.engine.local import Route, route
-from fedskip.engine.task import Preparing, Told
-from fedskip.federation import Clients, Outcome, Run, Server
+from fedskip.engine.arithmetic import Arithmetic
+from fedskip.engine.task import Notify, Preparing
+from fedskip.federation import Outcome, Run
 from fedskip.methods import (
     FedAdam,
     FedAvg,
@@ -35,8 +34,7 @@ from fedskip.methods import (
 )
 from fedskip.methods.base import State
 from fedskip.models import build, key_dropout
-from fedskip.models.measures import Measure, accuracy, cross_entropy
-from fedskip.models.vector import Layout
+from fedskip.models.losses import Measure, cross_entropy
 
 ALL_TERMS = Plan(pull=True, linear=True, compile=False)
 CPU = torch.device("cpu")
@@ -70,8 +68,8 @@ def make_task(
     loss: Measure = cross_entropy,
     dtype: torch.dtype = torch.float64,
 ) -> Task:
-    module = module.to(dtype)
-    return Task(module, Layout.of(module), loss, accuracy, samples.to(CPU, dtype), local)
+    precision = "fp64" if dtype == torch.float64 else "fp32"
+    return federation.make_task(module, samples, local, loss=loss, arithmetic=Arithmetic(precision))
 
 
 def make_run(
@@ -84,24 +82,16 @@ def make_run(
     seed: int = 0,
     policy: str = "uniform",
     fresh: Tensor | None = None,
-    look_every: int = 1,
+    eval_every: int = 1,
     keep_slots: bool = False,
     guard: bool = False,
 ) -> Run:
     """A run whose client i owns the pool indices `clients[i]`."""
-    x = task.layout.pack(task.module)
-    sizes = np.array([len(indices) for indices in clients])
-
-    @functools.cache
-    def routes(key: int, client: int, round: int) -> Route:
-        return route(key, clients[client], task.local, round, rounds)
-
-    server = Server(
-        method, x, task.layout, clients=len(clients), slots=slots, seed=seed, policy=policy,
-        fresh=lambda: x if fresh is None else fresh,
+    return federation.make_run(
+        task, clients, method, cohort=slots, seed=seed, rounds=rounds, cohort_policy=policy,
+        fresh=None if fresh is None else lambda: fresh, eval_every=eval_every, keep_slots=keep_slots,
+        guard=guard,
     )  # fmt: skip
-    both = Clients(method, task.layout, sizes, routes, x, guard=guard)
-    return Run(server, both, look_every=look_every, keep_slots=keep_slots)
 
 
 def train_together(engine: Engine, runs: Sequence[Run], until: int) -> list[list[Outcome]]:
@@ -155,12 +145,24 @@ def clients_of(sizes: Sequence[int] = CLIENTS) -> list[np.ndarray]:
 
 
 def runs_of(
-    task: Task, methods: Sequence[Method], sizes: Sequence[int] = CLIENTS, rounds: int = 2, slots: int = SLOTS
+    task: Task,
+    methods: Sequence[Method],
+    sizes: Sequence[int] = CLIENTS,
+    rounds: int = 2,
+    slots: int = SLOTS,
 ) -> list[Run]:
     """Two slots take turns at three clients, so that in round 2 one client is met again, by another slot."""
     fresh = task.layout.pack(task.module) / 2
     return [
-        make_run(task, clients_of(sizes), method, slots=slots, rounds=rounds, policy="cyclic", fresh=fresh)
+        make_run(
+            task,
+            clients_of(sizes),
+            method,
+            slots=slots,
+            rounds=rounds,
+            policy="cyclic",
+            fresh=fresh,
+        )
         for method in methods
     ]
 
@@ -227,7 +229,7 @@ class Nudge:
     def open(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def watch(self, told: Told) -> None: ...
+    def watch(self, notify: Notify) -> None: ...
 
     @property
     def busy(self) -> bool:

@@ -1,4 +1,4 @@
-"""Studies that trackers hear: what there is to hear, and a kill between a row and its checkpoint."""
+"""Studies for trackers: what they should get, and a kill between a row and its checkpoint."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 from fedskip.records.table import Table
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import numbers
+from fedskip.report.trackers.base import finite_numbers
+from studies import as_table
 
 # checkpoints after rounds 3, 6 and 7; two groups of runs, each in a process of its own where those are 2
 FEW = {"methods": "fedavg, fedskip(period=2)", "seeds": 1, "rounds": 7, "checkpoint_every": 3}
-Heard = dict[str, dict[int, dict[str, float]]]  # by run and round
+Numbers = dict[str, dict[int, dict[str, float]]]  # by run and round
 
 KILLED = """
 import os, signal, sys
@@ -25,7 +26,7 @@ from studies import study
 from tracked import FEW
 
 class Kills(fedskip.Tracker):
-    "Comes last, so that the others have heard of round 5; the last checkpoint is of round 3."
+    "Comes last, when the others have got round 5; the last checkpoint is of round 3."
     def on_rows(self, rows):
         if any(row["round"] == 5 for row in rows):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -37,23 +38,25 @@ study(Path({out!r}), **FEW, processes=1).run(trackers=[{tracker!r}, Kills()])
 def kill(out: Path, tracker: str) -> None:
     """Begin a study with a tracker, and kill it after round 5."""
     code = KILLED.format(tests=str(Path(__file__).parent), out=str(out), tracker=tracker)
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
-def history(out: Path) -> Heard:
-    """What a tracker should have heard."""
-    heard: Heard = {}
+def history(out: Path) -> Numbers:
+    """What a tracker should have got."""
+    heard: Numbers = {}
     for row in Table.read(out / "history.csv"):
-        heard.setdefault(row["run"], {})[row["round"]] = numbers(row)
+        heard.setdefault(row["run"], {})[row["round"]] = finite_numbers(row)
     return heard
 
 
 def summaries(results: Results) -> dict[str, dict[str, float]]:
-    return {row["run"]: numbers(row) for row in results.summary}
+    return {row["run"]: finite_numbers(row) for row in as_table(results.summary)}
 
 
-def without_clock(heard: Heard) -> Heard:
+def without_clock(heard: Numbers) -> Numbers:
     """Rounds that were found again came at another time."""
     return {
         run: {r: {k: v for k, v in row.items() if k != "seconds"} for r, row in rows.items()}

@@ -1,8 +1,13 @@
-"""fedskip: federated learning by skipping.
+"""fedskip: federated learning by skipping, in two layers.
+
+A study compares many runs, records them, and can be stopped and resumed:
 
 >>> import fedskip
 >>> from fedskip import FedAvg
 >>> study = fedskip.Study(data="synthetic", methods=[FedAvg(), FedAvg(period=5)], rounds=200, seeds=3)
+
+The core trains a federation, and leaves everything else to you (docs/core.md): `make_task`, `make_run`,
+`train`, and the parts that these put together.
 """
 
 import importlib
@@ -24,7 +29,10 @@ _NAMES = {
         "from_torch",
         "partition",
     ),
-    "input.errors": ("InputError",),
+    "engine": ("Local", "Loop", "Stacked", "Task"),
+    "engine.evaluate": ("Evaluator",),
+    "errors": ("InputError",),
+    "federation": ("Clients", "Run", "Server", "make_plan", "make_run", "make_task", "train"),
     "methods": (
         "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "Median", "Method", "Moon",
         "NormBounded", "Scaffold", "TrimmedMean",
@@ -51,7 +59,19 @@ if TYPE_CHECKING:
     from fedskip.data import from_huggingface as from_huggingface
     from fedskip.data import from_torch as from_torch
     from fedskip.data import partition as partition
-    from fedskip.input.errors import InputError as InputError
+    from fedskip.engine import Local as Local
+    from fedskip.engine import Loop as Loop
+    from fedskip.engine import Stacked as Stacked
+    from fedskip.engine import Task as Task
+    from fedskip.engine.evaluate import Evaluator as Evaluator
+    from fedskip.errors import InputError as InputError
+    from fedskip.federation import Clients as Clients
+    from fedskip.federation import Run as Run
+    from fedskip.federation import Server as Server
+    from fedskip.federation import make_plan as make_plan
+    from fedskip.federation import make_run as make_run
+    from fedskip.federation import make_task as make_task
+    from fedskip.federation import train as train
     from fedskip.methods import FedAdam as FedAdam
     from fedskip.methods import FedAvg as FedAvg
     from fedskip.methods import FedAvgM as FedAvgM
@@ -80,9 +100,9 @@ else:  # a type checker that saw this would take any name for one of ours
             return importlib.import_module(f"fedskip.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'fedskip' has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"fedskip.{_HOMES[name]}"), name)
-        globals()[name] = found  # the next one who asks finds it here
-        return found
+        thing = getattr(importlib.import_module(f"fedskip.{_HOMES[name]}"), name)
+        globals()[name] = thing  # next time this function is not called
+        return thing
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_HOMES, *_MODULES})

@@ -1,4 +1,4 @@
-"""Files that are either there whole or not at all, that can be read at all, and folders for one process."""
+"""Writes files completely or not at all, refuses what cannot be read, and locks folders."""
 
 import contextlib
 import errno
@@ -11,22 +11,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedskip.input.errors import InputError, flag, option
+from fedskip.errors import InputError, flag, option
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-NOT_THERE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # of locks and syncs
-HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}  # what systems say of a lock that another process has
+# what a file system says that has no locks, or cannot sync a folder
+UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+# what it says of a lock that another process has
+TAKEN = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
 LONGEST = 160  # bytes of a name, to which endings are added; most file systems take 255
 log = logging.getLogger(__name__)
 
 
+# --- writing ---------------------------------------------------------------------------------------------
+
+
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Inside, what the system reports is about this file, which it does not always say."""
+def with_filename(path: Path) -> Iterator[None]:
+    """Inside, an OSError names this file. The system does not always say which one it was."""
     try:
         yield
     except OSError as error:
@@ -37,10 +42,10 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write to a temporary name, to the disk, then rename: a kill leaves the old file or the new."""
+    """Write to a temporary file, sync it, then rename it: a kill leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with naming(path):
+    with with_filename(path):
         try:
             with partial.open("wb") as file:
                 file.write(content)
@@ -48,38 +53,70 @@ def write_bytes(path: Path, content: bytes) -> None:
                 os.fsync(file.fileno())
             os.replace(partial, path)
         except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to tell
+            with contextlib.suppress(OSError):  # the first error is the one to report
                 partial.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
 
 
+def write_text(path: Path, content: str) -> None:
+    """Like `write_bytes`, in UTF-8."""
+    write_bytes(path, content.encode())
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove the temporary files of `write_bytes` that killed processes have left."""
+    for file in folder.glob(".*.part") if folder.is_dir() else ():
+        if re.fullmatch(r"\..+\.\d+\.part", file.name):
+            file.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, where the system can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+        finally:
+            os.close(handle)
+
+
+# --- what cannot be written or read ----------------------------------------------------------------------
+
+
 def refuse_existing(field: str, path: Path, force: bool = False) -> None:
-    """Refuse to write over what is there, unless told to."""
+    """Refuse to write over a file, unless `force`."""
     if os.path.lexists(path) and not force:
-        raise InputError(field, "exists already", str(path), f"choose another name, or add {flag('force')}")
+        fix = f"choose another name, or add {flag('force')}"
+        raise InputError(field, "exists already", str(path), fix)
 
 
 def refuse_unreadable(field: str, path: Path) -> None:
-    """Refuse what is no file with an end: nothing, a folder, a pipe that waits for ever, a device.
+    """Refuse whatever is not a regular file: a folder, a pipe that waits for ever, a device.
 
-    `field`: what the error calls it; its path, where it has no other name.
+    Args:
+        field: what the error calls the file. Give the path itself where there is no other name.
     """
     value = ... if field == str(path) else str(path)
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(field, "must be an existing file", value, f"looked in {Path.cwd()}") from None
+        fix = f"looked in {Path.cwd()}"
+        raise InputError(field, "must be an existing file", value, fix) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(field, f"cannot be read ({why})", value) from None
     if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device or socket"
+        kind = "a device or socket"
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else kind
         raise InputError(field, f"must be a file, not {kind}", value)
 
 
 def refuse_too_large(path: Path, size: int) -> None:
-    """Refuse a file whose contents, in bytes, are more than this machine could hold."""
+    """Refuse a file whose contents (`size` bytes) would not fit into this machine's memory."""
     pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
     memory = pages * (os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1)
     if size > memory:
@@ -87,8 +124,76 @@ def refuse_too_large(path: Path, size: int) -> None:
         raise InputError(str(path), rule, fix="use less of it, or a machine with more memory")
 
 
-def expanded(path: str | os.PathLike[str], field: str) -> Path:
-    """A path in which ~ is somebody's home."""
+# --- locks -----------------------------------------------------------------------------------------------
+
+_locked: set[int] = set()  # file handles of the locks that this process holds
+
+
+def _release_in_child() -> None:
+    """In a forked process, point the handles of locks elsewhere: only the parent keeps the folders locked."""
+    for handle in _locked:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, handle, inheritable=False)
+        os.close(nowhere)
+    _locked.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_child)
+
+
+@contextmanager
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Inside, no other process locks the folder. The system releases it when the process ends, however.
+
+    Args:
+        wait: wait for a process that has locked the folder; else that is an error.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a+") as file:
+        handle = file.fileno()
+        with with_filename(folder / ".lock"):
+            if not _lock(handle, folder, wait):
+                file.seek(0)
+                rule = f"is in use by another process ({file.read().strip() or 'unknown'})"
+                fix = f"wait for it, or choose another folder ({option('out', 'FOLDER')})"
+                raise InputError("out", rule, str(folder), fix)
+            os.ftruncate(handle, 0)
+            os.write(handle, f"pid {os.getpid()}".encode())
+        _locked.add(handle)
+        try:
+            yield
+        finally:
+            _locked.discard(handle)
+            if fcntl is not None:
+                with contextlib.suppress(OSError):  # a process that is being started may share it
+                    fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def _lock(handle: int, folder: Path, wait: bool) -> bool:
+    """Whether the lock was taken. On a file system without locks: a warning, and yes."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in TAKEN:
+            return False
+        if error.errno not in UNSUPPORTED:
+            raise
+        log.warning(
+            "%s cannot be locked (%s): see to it that no other process works there",
+            folder,
+            error.strerror,
+        )
+    return True
+
+
+# --- names -----------------------------------------------------------------------------------------------
+
+
+def expand_home(path: str | os.PathLike[str], field: str) -> Path:
+    """The path with `~` replaced by the home folder. `field`: what an error calls the path."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -96,104 +201,10 @@ def expanded(path: str | os.PathLike[str], field: str) -> Path:
         raise InputError(field, "names a home that cannot be found", str(path), fix) from None
 
 
-def clear_parts(folder: Path) -> None:
-    """Remove what processes that were killed have left of `write_bytes`."""
-    for file in folder.glob(".*.part") if folder.is_dir() else ():
-        if re.fullmatch(r"\..+\.\d+\.part", file.name):
-            file.unlink(missing_ok=True)
+def short_file_name(name: str) -> str:
+    """A name that is short enough for a file: the end of a long one is replaced by a digest of all of it.
 
-
-def write_text(path: Path, content: str) -> None:
-    write_bytes(path, content.encode())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        except OSError as error:
-            if error.errno not in NOT_THERE:
-                raise
-        finally:
-            os.close(handle)
-
-
-_held: set[int] = set()  # handles of the folders that this process holds
-
-
-def _hold_nothing() -> None:
-    """In a forked process: its handles of held folders lead nowhere, so that it keeps them from nobody."""
-    for handle in _held:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nowhere, handle, inheritable=False)
-        os.close(nowhere)
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_hold_nothing)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder. The system lets go when the process ends, however, and whatever it has forked."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+") as file:
-        handle = file.fileno()
-        with naming(folder / ".lock"):
-            if not _lock(handle, folder, wait=False):
-                file.seek(0)
-                rule = f"is in use by another process ({file.read().strip() or 'unknown'})"
-                raise InputError(
-                    "out",
-                    rule,
-                    str(folder),
-                    f"wait for it, or choose another folder ({option('out', 'FOLDER')})",
-                )
-            os.ftruncate(handle, 0)
-            os.write(handle, f"pid {os.getpid()}".encode())
-        _held.add(handle)
-        try:
-            yield
-        finally:
-            _held.discard(handle)
-            if fcntl is not None:
-                with contextlib.suppress(OSError):
-                    fcntl.flock(handle, fcntl.LOCK_UN)  # said aloud: one that is being started may have it
-
-
-@contextmanager
-def waited_for(folder: Path) -> Iterator[None]:
-    """Hold a folder; wait for a process that holds it now."""
-    with (folder / ".lock").open("a") as file:
-        with naming(folder / ".lock"):
-            _lock(file.fileno(), folder, wait=True)
-        yield
-
-
-def _lock(handle: int, folder: Path, *, wait: bool) -> bool:
-    """Whether the lock was had. Where the file system has no locks, that is said, and nothing is held."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in HELD:
-            return False
-        if error.errno not in NOT_THERE:
-            raise
-        log.warning(
-            "%s cannot be locked (%s): see to it that no other process works there", folder, error.strerror
-        )
-    return True
-
-
-def fitting(name: str) -> str:
-    """A name for a file: a long one is cut, and a digest of all of it takes the place of the rest.
-
-    >>> fitting("short"), len(fitting("long" * 100))
+    >>> short_file_name("short"), len(short_file_name("long" * 100))
     ('short', 160)
     """
     whole = name.encode()
@@ -203,5 +214,5 @@ def fitting(name: str) -> str:
 
 
 def digest(content: bytes | memoryview) -> str:
-    """Sixteen digits that tell contents apart."""
+    """Sixteen hexadecimal digits by which contents are compared."""
     return hashlib.blake2b(content, digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""The version of the package, and what else the bits of a result depend on: the libraries and the device."""
+"""The versions of the package and its libraries, and the name of the device: bits depend on them."""
 
 import contextlib
 import functools
@@ -6,15 +6,20 @@ import platform
 import subprocess
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 CPUINFO = Path("/proc/cpuinfo")
-NUMBERS = ("cpu family", "model", "CPU implementer", "CPU part")  # the last two of ARM's
+NUMBERS = (
+    "cpu family",
+    "model",
+    "CPU implementer",
+    "CPU part",
+)  # x86 has the first two, ARM the others
 
 
 def versions() -> dict[str, str]:
-    """The libraries that do the arithmetic."""
-    import numpy as np  # here, and not above: `fedskip --help` need not wait for these
+    """The versions of fedskip and of the libraries that do the arithmetic."""
+    import numpy as np  # not at the top: `fedskip --help` does not wait for these
     import torch
 
     return {
@@ -24,10 +29,11 @@ def versions() -> dict[str, str]:
 
 
 def device_name(device: str) -> str:
-    """A GPU's name and the multiprocessors that this process sees; torch's capability level on a CPU's model.
+    """The name of a device, such that equal names compute equal bits.
 
-    MPS can give a process a part of a GPU, and there bits are others (docs/lab.md). So they can be on two
-    models of CPU of the same capability.
+    For a GPU: its name and the number of multiprocessors that this process may use, since MPS can give
+    it a part of a GPU, where bits differ (docs/lab.md). For a CPU: torch's capability level and the
+    model, since two models of one level may differ.
     """
     import torch
 
@@ -38,22 +44,22 @@ def device_name(device: str) -> str:
     return f"{gpu.name} with {gpu.multi_processor_count} multiprocessors"
 
 
-def same_device(noted: str | None, now: str) -> bool:
-    """Whether a device may be the one that was noted: of a CPU, older versions noted only its capability.
+def same_device(recorded: str | None, now: str) -> bool:
+    """Whether a device may be the recorded one. Older versions recorded only a CPU's capability.
 
     >>> same_device("AVX512", "AVX512 on AMD EPYC 9654"), same_device("AVX2", "AVX512 on AMD EPYC 9654")
     (True, False)
     """
-    return now == noted or now.startswith(f"{noted} on ")
+    return now == recorded or now.startswith(f"{recorded} on ")
 
 
 @functools.cache
 def processor() -> str:
-    """The processor's model, as the system calls it; "" where it does not say."""
+    """The processor's model, as the system calls it; empty if it does not say."""
     system, name = platform.system(), ""
     if system == "Linux":
         with contextlib.suppress(OSError):
-            name = _linux(CPUINFO.read_text(errors="replace"))
+            name = _linux_processor(CPUINFO.read_text(errors="replace"))
     elif system == "Darwin":
         with contextlib.suppress(OSError):
             command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
@@ -63,10 +69,10 @@ def processor() -> str:
     return " ".join(name.split())
 
 
-def _linux(cpuinfo: str) -> str:
-    """The name of the first processor and its numbers: virtual machines give several models one name."""
+def _linux_processor(cpuinfo: str) -> str:
+    """The name and numbers of the first processor; virtual machines give several models one name."""
     lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
-    said = {key.strip(): value.strip() for key, _, value in lines}
-    numbers = [f"{key.removeprefix('cpu ')} {said[key]}" for key in NUMBERS if key in said]
-    name = said.get("model name", "") or platform.machine() * bool(numbers)
+    facts = {key.strip(): value.strip() for key, _, value in lines}
+    numbers = [f"{key.removeprefix('cpu ')} {facts[key]}" for key in NUMBERS if key in facts]
+    name = facts.get("model name", "") or platform.machine() * bool(numbers)
     return f"{name} ({', '.join(numbers)})" if numbers else name

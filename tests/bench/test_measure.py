@@ -8,10 +8,12 @@ import pytest
 
 from fedskip.bench import contestants, measure
 from fedskip.bench.cases import CASES
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 
 
-def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_is_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(contestants, "TURNS", 1)
     monkeypatch.setitem(measure.SECONDS, "cpu", 0.05)
     measure.measure("synthetic", rows=10, compile=False, processes=1, device="auto")
@@ -35,5 +37,7 @@ def test_what_an_lstm_costs() -> None:
     lstm = task.module.get_submodule("lstm")
     weights = sum(w.numel() for name, w in lstm.named_parameters() if name.startswith("weight"))
     assert batch_bytes == 64 * 80 * 8
-    forward = 2 * 64 * 80 * weights  # a multiplication and an addition for each weight, sample and time step
+    forward = (
+        2 * 64 * 80 * weights
+    )  # a multiplication and an addition for each weight, sample and time step
     assert 2.9 * forward < flop < 3.3 * forward

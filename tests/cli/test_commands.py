@@ -10,10 +10,10 @@ import typer
 import fedskip
 from fedskip.bench.cases import CASES
 from fedskip.cli import app
-from fedskip.cli.chosen import chosen
+from fedskip.cli.requested_study import requested_study
+from fedskip.config import Tree, build
 from fedskip.data import catalogue
 from fedskip.models.weights import write_weights
-from fedskip.spec import Tree, build
 from terminal import FEDSKIP, SMALL, call
 
 
@@ -96,14 +96,19 @@ for arguments in {asked!r}:
         assert not end.code
 assert not {{"torch", "numpy", "matplotlib"}} & sys.modules.keys()
 """
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert shown.count("Usage: ") == len(COMMANDS)
 
 
 def test_help_names_all_there_is():
-    for path, known in {("bench",): CASES, ("data", "get"): catalogue.from_files()}.items():
+    files = catalogue.imported()
+    addresses = [name for name, item in files.items() if item.source]
+    known = {("bench",): CASES, ("data", "import"): files, ("data", "get"): addresses}
+    for path, names in known.items():
         help = COMMANDS[path].params[0].help
-        assert help.replace(" or ", ", ").rstrip(".").split(", ") == list(known)
+        assert help.replace(" or ", ", ").rstrip(".").split(", ") == list(names)
 
 
 def test_an_unknown_command_is_answered_with_the_nearest():
@@ -131,7 +136,7 @@ def test_show_prints_a_study_that_runs_as_it_is(tmp_path):
     code, shown, _ = call("show", "quickstart")
     assert code == 0
     (tmp_path / "mine.yaml").write_text(shown)
-    mine, ours = (build(chosen(study, Tree({}))) for study in ("mine.yaml", "quickstart"))
+    mine, ours = (build(requested_study(study, Tree({}))) for study in ("mine.yaml", "quickstart"))
     assert mine == ours
 
 
@@ -157,6 +162,8 @@ def test_export_adds_the_counters_of_batchnorm(tmp_path):
     write_weights(tmp_path / "m.safetensors", floats, {"model": options, "classes": 3})
     assert call("export", "m.safetensors", "m.pt")[0] == 0
     module.load_state_dict(torch.load("m.pt", weights_only=True), strict=True)
-    write_weights(tmp_path / "own.safetensors", floats, {"model": None})  # nothing to rebuild it from
+    write_weights(
+        tmp_path / "own.safetensors", floats, {"model": None}
+    )  # nothing to rebuild it from
     assert call("export", "own.safetensors", "own.pt")[0] == 0
     assert torch.load("own.pt", weights_only=True).keys() == floats.keys()

@@ -1,10 +1,13 @@
 """`fedskip data list | get | show | import`, as a user sees them."""
 
+import functools
 import hashlib
 import re
 import shutil
+import threading
 import zipfile
 from dataclasses import replace
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ from typer.testing import CliRunner
 from fedskip.cli.data import app
 from fedskip.data import cache, catalogue, heatmap, shakespeare
 from fedskip.data.partitions import partition
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.records.table import Table
 from terminal import call
 
@@ -49,10 +52,17 @@ def test_import_show_and_list(book, root):
     assert fedskip_data("import", "shakespeare", str(book)).startswith("shakespeare: 0 MB in ")
     assert "shakespeare  ready, 0 MB" in fedskip_data("list")
     shown = fedskip_data("show", "shakespeare")
-    for line in ("clients        2", "train samples  1,800", "test samples   42", "classes        80"):
+    for line in (
+        "clients        2",
+        "train samples  1,800",
+        "test samples   42",
+        "classes        80",
+    ):
         assert line in shown
     assert "900 to 900, median 900, std 0" in shown
-    assert {path.name for path in root.parent.iterdir()} == {book.name, root.name}, "no picture unasked"
+    assert {path.name for path in root.parent.iterdir()} == {book.name, root.name}, (
+        "no picture unasked"
+    )
     fedskip_data("show", "shakespeare", "--out", "map.svg")
     assert (root.parent / "map.svg").read_text().startswith("<?xml")
 
@@ -60,13 +70,20 @@ def test_import_show_and_list(book, root):
 def moved(monkeypatch, name, source):
     """A data set that is to be had elsewhere."""
     item = catalogue.CATALOGUE[name]
-    monkeypatch.setitem(catalogue.CATALOGUE, name, replace(item, files=replace(item.files, source=source)))
+    monkeypatch.setitem(
+        catalogue.CATALOGUE, name, replace(item, files=replace(item.files, source=source))
+    )
 
 
 def test_get(book, root, monkeypatch):
     digest = "md5:" + hashlib.md5(book.read_bytes()).hexdigest()
-    moved(monkeypatch, "shakespeare", cache.Source((book.as_uri(),), digest))
-    assert "shakespeare: 0 MB in " in fedskip_data("get", "shakespeare")
+    serve = functools.partial(SimpleHTTPRequestHandler, directory=book.parent)
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/{book.name}"
+        moved(monkeypatch, "shakespeare", cache.Source((url,), digest))
+        assert "shakespeare: 0 MB in " in fedskip_data("get", "shakespeare")
+        server.shutdown()
     assert sorted(path.name for path in root.iterdir()) == [".lock", "downloads", "shakespeare"]
     assert not list((root / "downloads").iterdir())  # the entry has all that was in the file
     book.unlink()
@@ -74,6 +91,7 @@ def test_get(book, root, monkeypatch):
 
 
 def test_get_without_network_says_what_to_do(monkeypatch, root):
+    monkeypatch.setattr(cache, "RETRIES", 0)
     moved(monkeypatch, "cifar10", cache.Source(("http://127.0.0.1:9/c.tar.gz",)))
     with pytest.raises(InputError, match=r"put it at .*c.tar.gz and run this again"):
         fedskip_data("get", "cifar10")
@@ -85,7 +103,9 @@ def test_get_without_network_says_what_to_do(monkeypatch, root):
         fedskip_data("get", "synthetic")
     with pytest.raises(InputError, match=r"Did you mean 'cifar10'"):
         fedskip_data("get", "cifar-10")
-    with pytest.raises(InputError, match=r"PATH does not exist.*Give cifar-10-python.tar.gz or the folder"):
+    with pytest.raises(
+        InputError, match=r"PATH does not exist.*Give cifar-10-python.tar.gz or the folder"
+    ):
         fedskip_data("import", "cifar10", "nowhere")
 
 
@@ -93,14 +113,20 @@ def test_get_without_network_says_what_to_do(monkeypatch, root):
 def own(tmp_path):
     path = tmp_path / "own.npz"
     np.savez(
-        path, x=np.zeros((200, 2)), y=np.arange(200) % 5, test_x=np.ones((9, 2)), test_y=np.zeros(9, int)
+        path,
+        x=np.zeros((200, 2)),
+        y=np.arange(200) % 5,
+        test_x=np.ones((9, 2)),
+        test_y=np.zeros(9, int),
     )
     return str(path)
 
 
 def test_show_any_partition(own, tmp_path, monkeypatch):
     out = tmp_path / "map.png"
-    shown = fedskip_data("show", own, "--set", "partition=iid", "--set", "clients=4", "--out", str(out))
+    shown = fedskip_data(
+        "show", own, "--set", "partition=iid", "--set", "clients=4", "--out", str(out)
+    )
     for line in ("clients        4", "train samples  200", "test samples   9", "50 to 50"):
         assert line in shown
     assert out.read_bytes().startswith(b"\x89PNG")
@@ -154,15 +180,13 @@ def test_show_bad_input(own, tmp_path):
 
 
 def test_from_a_table_to_results(tmp_path, monkeypatch):
-    """The four commands of docs/data.md, with the files of examples/, which the page quotes."""
+    """The three commands of docs/data.md, with the files of examples/, which the page quotes."""
     root = Path(__file__).parents[2]
     page = (root / "docs" / "data.md").read_text(encoding="utf-8")
     study = (root / "examples" / "patients.yaml").read_text(encoding="utf-8")
     assert study.split("\n", 1)[1] in page  # after its comment
-    install, show, run, report = re.search(r"<!-- four commands -->\n```\n(.*?)```", page, re.DOTALL)[
-        1
-    ].splitlines()
-    assert install == "pip install 'fedskip[pandas]'"
+    block = re.search(r"<!-- three commands -->\n```\n(.*?)```", page, re.DOTALL)
+    show, run, report = block[1].splitlines()
     for name in ("patients.csv", "patients.yaml"):
         shutil.copy(root / "examples" / name, tmp_path)
     code, out, _ = call(*show.split()[1:])
@@ -173,14 +197,19 @@ def test_from_a_table_to_results(tmp_path, monkeypatch):
         "inputs         age, sex=female, sex=male, smoker=",
     ):
         assert line in out
-    code, out, err = call(*run.split()[1:], "--rounds", "10", "--seeds", "1", "--set", "processes=1")
+    code, out, err = call(
+        *run.split()[1:], "--rounds", "10", "--seeds", "1", "--set", "processes=1"
+    )
     assert code == 0, err
     assert "worst 10%" in out
     code, out, err = call(*report.split()[1:])
     assert code == 0, err
     summary = Table.read(tmp_path / "patients" / "summary.csv")
     assert all(row["last"] > 0.65 and row["worst_clients"] <= row["last"] for row in summary)
-    assert {path.name for path in (tmp_path / "patients").glob("*.csv")} >= {"table.csv", "clients.csv"}
+    assert {path.name for path in (tmp_path / "patients").glob("*.csv")} >= {
+        "table.csv",
+        "clients.csv",
+    }
 
 
 def test_show_names_classes(tmp_path):
@@ -189,5 +218,7 @@ def test_show_names_classes(tmp_path):
     assert "classes        2 (a, b)" in shown
     assert "note           kind: 2 classes (a, b); 1 inputs" in shown
     assert "inputs         size" in shown
-    fedskip_data("show", "t.csv", "--set", "data.label=kind", "--set", "clients=2", "--out", "map.svg")
+    fedskip_data(
+        "show", "t.csv", "--set", "data.label=kind", "--set", "clients=2", "--out", "map.svg"
+    )
     assert (tmp_path / "map.svg").exists()

@@ -20,7 +20,12 @@ def test_init_makes_what_check_finds_right(tmp_path: Path) -> None:
     assert (folder / "certificates" / "ca.key").stat().st_mode & 0o077 == 0
     code, out, _ = call("federation", "check", folder)
     assert code == 0, out
-    for words in ("federation.yaml: 2 clients", "FedSkip-3, 30 rounds", "key of site-b", "18766 is free"):
+    for words in (
+        "federation.yaml: 2 clients",
+        "FedSkip-3, 30 rounds",
+        "key of site-b",
+        "18766 is free",
+    ):
         assert words in out
     site = folder / "clients" / "site-a"
     np.savez(site / "own.npz", x=np.zeros((50, 60), np.float32), y=np.arange(50) % 5)

@@ -4,7 +4,7 @@ import csv
 import html
 import shutil
 
-from fedskip.input.errors import ends
+from fedskip.errors import shorten_middle
 from terminal import call
 
 
@@ -12,12 +12,14 @@ def test_a_report_of_a_study(quickstart, tmp_path):
     out = shutil.copytree(quickstart[0], tmp_path / "s")
     code, shown, _ = call("report", out, "--figures", "pdf", "--latex", "--markdown", "--csv")
     assert code == 0
-    assert "tail, against FedAvg" in shown
-    assert "one seed does not tell a difference from FedAvg from chance" in " ".join(shown.split())
+    assert "compared with FedAvg" in shown
+    assert "One seed is not enough" in " ".join(shown.split())
     assert shown.rstrip().endswith(str(out / "report.html"))
     names = {path.name for path in out.iterdir()}
     assert {
-        f"{name}.{form}" for name in ("table", "compare", "reach") for form in ("tex", "md", "csv")
+        f"{name}.{form}"
+        for name in ("table", "compare", "time_to_target")
+        for form in ("tex", "md", "csv")
     } <= names
     assert (out / "figures" / "synthetic.accuracy.pdf").read_bytes().startswith(b"%PDF")
     with (out / "compare.csv").open() as file:
@@ -30,26 +32,36 @@ def test_of_a_reduced_study_every_table_says_so(quickstart, tmp_path):
     out = shutil.copytree(quickstart[0], tmp_path / "s")
     text = (out / "study.yaml").read_text()
     (out / "study.yaml").write_text(
-        text.replace("- name: synthetic\n", "- name: synthetic\n  of_rounds: 1000\n", 1)
+        text.replace("- name: synthetic\n", "- name: synthetic\n  record: {full_rounds: 1000}\n", 1)
     )
     code, _, _ = call("report", out, "--latex", "--markdown", "--csv", "--to", tmp_path / "to")
     assert code == 0
-    for name in ("table", "compare", "reach"):
+    for name in ("table", "compare", "time_to_target"):
         for form in ("tex", "md"):
-            assert "of 1,000 rounds" in " ".join((tmp_path / "to" / f"{name}.{form}").read_text().split())
+            assert "of 1,000 rounds" in " ".join(
+                (tmp_path / "to" / f"{name}.{form}").read_text().split()
+            )
         with (tmp_path / "to" / f"{name}.csv").open() as file:
             for row in csv.DictReader(file):
                 assert ("of 1,000 rounds" in row["note"]) == (row["setting"] == "synthetic")
 
 
 def test_the_page_follows_what_is_asked_for(quickstart, tmp_path):
-    call("report", quickstart[0], "--to", tmp_path, "--baseline", "fedskip(period=2)", "--score", "best")
-    assert "Differences (best, against FedSkip-2)" in (tmp_path / "report.html").read_text()
+    how = ["--baseline", "fedskip(period=2)", "--score", "best"]
+    call("report", quickstart[0], "--to", tmp_path, *how)
+    assert (
+        "<h2>Best accuracy, compared with FedSkip-2</h2>" in (tmp_path / "report.html").read_text()
+    )
 
 
 def test_a_target(quickstart, tmp_path):
-    for target, words in (("0.2", "To reach 20.00 %"), ("fedskip(period=2)", "To reach FedSkip-2's best")):
-        code, shown, _ = call("report", quickstart[0], "--to", tmp_path, "--target", target, "--force")
+    for target, words in (
+        ("0.2", "To reach 20.00 %"),
+        ("fedskip(period=2)", "To reach FedSkip-2's best accuracy"),
+    ):
+        code, shown, _ = call(
+            "report", quickstart[0], "--to", tmp_path, "--target", target, "--force"
+        )
         assert (code, words in shown) == (0, True)
         assert f"<h2>{html.escape(words)}</h2>" in (tmp_path / "report.html").read_text()
     code, _, said = call("report", quickstart[0], "--to", tmp_path, "--target", "fedavq", "--force")
@@ -90,15 +102,23 @@ def test_bad_input_gets_one_clear_line(quickstart, tmp_path):
         (out / "study.yaml").read_text().replace("name: synth", "name: ../synth")
     )
     half = shutil.copytree(quickstart[0], tmp_path / "half")
-    (half / "history.csv").write_text((out / "history.csv").read_text() + "synthetic,synthetic.FedAvg.s0\n")
+    (half / "history.csv").write_text(
+        (out / "history.csv").read_text() + "synthetic,synthetic.FedAvg.s0\n"
+    )
     to, file = ["--to", tmp_path / "to"], "history.csv"
     for arguments, message in [
         ([empty, *to], "error: out holds no study: there is no study.yaml"),
         ([begun, *to], "error: out holds a study without results yet"),
-        ([broken, *to], f"error: {ends(str(broken / file), 120)} lacks the column bytes_down"),
-        ([half, *to], f"error: {ends(str(half / file), 120)} line "),
+        (
+            [broken, *to],
+            f"error: {shorten_middle(str(broken / file), 120)} lacks the column bytes_down",
+        ),
+        ([half, *to], f"error: {shorten_middle(str(half / file), 120)} line "),
         ([foreign, *to], "error: name must start with a letter or digit and hold no slashes"),
-        ([out, *to, "--baseline", "fedavgg"], "error: baseline is not known, got 'fedavgg'. Did you mean"),
+        (
+            [out, *to, "--baseline", "fedavgg"],
+            "error: baseline is not known, got 'fedavgg'. Did you mean",
+        ),
         ([out, *to, "--score", "tail"], "error: --score is not known, got 'tail'"),
         ([out, *to, "--figures", "jpg"], "error: --figures is not known, got 'jpg'"),
         ([out, out], "error: --to is missing"),

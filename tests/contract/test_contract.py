@@ -15,7 +15,7 @@ import torch
 
 import fedskip
 from fedskip.contract import check_conduct
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.methods import Merged, Method, rows
 from fedskip.methods.base import MODEL, TRAINABLE
 from fedskip.methods.terms import Contrast, Terms
@@ -59,7 +59,9 @@ def merges(found: Callable[..., Any]) -> dict[str, Any]:
 
 
 def contrast(weight: Callable[..., Any], temperature: Callable[..., Any]) -> dict[str, Any]:
-    return begins(lambda at: Terms(contrast=Contrast(weight(at.x), temperature(at.x), at.visit._like)))
+    return begins(
+        lambda at: Terms(contrast=Contrast(weight(at.x), temperature(at.x), at.visit._like))
+    )
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -68,7 +70,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         TERMS,
         "begin gave mu as 0.1, which is no tensor: write rows(0.1",
     ),
-    "a float for mu, and no anchor": (begins(lambda _: Terms(mu=0.1)), TERMS, "write rows(0.1, like=x)"),
+    "a float for mu, and no anchor": (
+        begins(lambda _: Terms(mu=0.1)),
+        TERMS,
+        "write rows(0.1, like=x)",
+    ),
     "one number for mu": (
         begins(lambda at: Terms(mu=torch.tensor(0.1), anchor=at.x)),
         TERMS,
@@ -90,9 +96,21 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         TERMS,
         "of torch.float16, not (3, 8)",
     ),
-    "no terms": (begins(lambda _: None), TERMS, "begin gave None, which is no Terms: write return Terms("),
-    "a dict for terms": (begins(lambda _: {"mu": 0.1}), TERMS, "begin gave {'mu': 0.1}, which is no Terms"),
-    "a row for terms": (begins(lambda at: at.x), TERMS, "begin gave a tensor (3, 8) of torch.float64"),
+    "no terms": (
+        begins(lambda _: None),
+        TERMS,
+        "begin gave None, which is no Terms: write return Terms(",
+    ),
+    "a dict for terms": (
+        begins(lambda _: {"mu": 0.1}),
+        TERMS,
+        "begin gave {'mu': 0.1}, which is no Terms",
+    ),
+    "a row for terms": (
+        begins(lambda at: at.x),
+        TERMS,
+        "begin gave a tensor (3, 8) of torch.float64",
+    ),
     "a float for the contrast's weight": (
         contrast(lambda _: 0.1, lambda _: 0.5),
         TERMS,
@@ -109,13 +127,21 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         "a tensor (2,) of torch.float64 for two samples",
     ),
     "an objective that gives nothing": (objective(lambda _: None), OBJECTIVE, "it gave None"),
-    "an objective that is no tensor": (objective(lambda loss: loss.mean().item()), OBJECTIVE, "it gave 0."),
+    "an objective that is no tensor": (
+        objective(lambda loss: loss.mean().item()),
+        OBJECTIVE,
+        "it gave 0.",
+    ),
     "an objective cut off from its module": (
         objective(lambda loss: loss.mean().detach()),
         OBJECTIVE,
         "a tensor ()",
     ),
-    "an objective that is no function": (begins(lambda _: Terms(objective=1)), OBJECTIVE, "begin gave 1"),  # type: ignore[arg-type]
+    "an objective that is no function": (
+        begins(lambda _: Terms(objective=1)),
+        OBJECTIVE,
+        "begin gave 1",
+    ),  # type: ignore[arg-type]
     "memory that nobody declared": (
         begins(lambda at: Terms(linear=at.memory["h"])),
         NAMES,
@@ -134,23 +160,43 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "an end without a result": (ends(lambda _: None), ROWS, "end gave None, not two dicts"),
     "an end with one dict": (ends(lambda _: {}), ROWS, "end gave {}, not two dicts"),
     "an end with tensors": (ends(lambda y: (y, y)), ROWS, "end gave a tuple, not two dicts"),
-    "a float to upload": (ends(lambda _: ({}, {"n": 1.0})), ROWS, "end gave n as 1.0, which is no tensor"),
+    "a float to upload": (
+        ends(lambda _: ({}, {"n": 1.0})),
+        ROWS,
+        "end gave n as 1.0, which is no tensor",
+    ),
     "a list to upload": (ends(lambda y: ({}, [y])), ROWS, "not two dicts"),
     "half precision to upload": (
         ends(lambda y: ({}, {"d": y.half()})),
         ROWS,
         "end gave d as (3, 8) of torch.float16",
     ),
-    "nothing to remember": (ends(lambda _: ({"h": None}, {}), h=TRAINABLE), ROWS, "end gave h as None"),
+    "nothing to remember": (
+        ends(lambda _: ({"h": None}, {}), h=TRAINABLE),
+        ROWS,
+        "end gave h as None",
+    ),
     "another name to remember": (
         ends(lambda y: ({"g": y}, {}), h=TRAINABLE),
         ROWS,
         "'g' was returned but not declared",
     ),
-    "a model to remember": (ends(lambda y: ({"h": y}, {}), h=MODEL), ROWS, "a MODEL is kept by itself"),
-    "a kind of memory that is none": (ends(lambda y: ({"h": y}, {}), h="row"), MEMORY, "it has 'h': 'row'"),
+    "a model to remember": (
+        ends(lambda y: ({"h": y}, {}), h=MODEL),
+        ROWS,
+        "a MODEL is kept by itself",
+    ),
+    "a kind of memory that is none": (
+        ends(lambda y: ({"h": y}, {}), h="row"),
+        MEMORY,
+        "it has 'h': 'row'",
+    ),
     "a list of memories": ({"remembers": ["h"]}, MEMORY, "write remembers = {'h': TRAINABLE}"),
-    "a start without a result": ({"start": lambda self, federation: None}, STATE, "start gave None"),
+    "a start without a result": (
+        {"start": lambda self, federation: None},
+        STATE,
+        "start gave None",
+    ),
     "an array for a state": (
         {"start": lambda self, federation: {"m": np.zeros(3)}},
         STATE,
@@ -167,8 +213,16 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         STATE,
         "absorb gave None",
     ),
-    "a merge without a state": (merges(lambda mean, _: Merged(mean, mean, None)), STATE, "merge gave None"),  # type: ignore[arg-type]
-    "a merge without a result": (merges(lambda *_: None), MERGE, "merge gave None: write return Merged("),
+    "a merge without a state": (
+        merges(lambda mean, _: Merged(mean, mean, None)),
+        STATE,
+        "merge gave None",
+    ),  # type: ignore[arg-type]
+    "a merge without a result": (
+        merges(lambda *_: None),
+        MERGE,
+        "merge gave None: write return Merged(",
+    ),
     "a merge to a tuple": (
         merges(lambda mean, server: (mean, server)),
         MERGE,
@@ -213,7 +267,9 @@ def test_a_mistake_is_refused_with_its_rule(
 ) -> None:
     parts, rule, words = MISTAKES[name]
     method = mistaken(parts)
-    monkeypatch.setattr(sys.modules[__name__], "Mine", method, raising=False)  # whence its text is read back
+    monkeypatch.setattr(
+        sys.modules[__name__], "Mine", method, raising=False
+    )  # whence its text is read back
     for refuses in (
         lambda: fedskip.check_method(method),
         lambda: check_conduct(method()),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import fedskip
 from fedskip.contract.rules import CONDUCT, FORM
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.methods import FedAvg, FedProx, Method, registry
 from fedskip.methods.base import TRAINABLE, Federation, Merged, State, Visit, rows
 from fedskip.methods.terms import Contrast, Terms
@@ -49,7 +49,9 @@ class Own(Method):
         return Terms(objective=objective)
 
 
-@pytest.mark.parametrize("hyper", [{}, {"kind": "l2"}, {"weights": (1.0,)}, {"period": "1x2,3"}], ids=str)
+@pytest.mark.parametrize(
+    "hyper", [{}, {"kind": "l2"}, {"weights": (1.0,)}, {"period": "1x2,3"}], ids=str
+)
 def test_a_user_s_method_with_hyper_parameters(hyper: dict[str, Any]) -> None:
     fedskip.check_method(Own, **hyper)
     fedskip.check_method(Own(), **hyper)
@@ -105,7 +107,9 @@ class Unreadable(Method):
 class EditsTheModel(Method):
     title = "EditsTheModel"
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
         y.mul_(0.5)
         return {}, {}
 
@@ -137,7 +141,9 @@ class HiddenChannel(Method):
 
     title = "HiddenChannel"
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
         object.__setattr__(self, "_secret", (y - x).mean())
         return {}, {}
 
@@ -183,14 +189,18 @@ class NarrowContrast(Method):
     title = "NarrowContrast"
 
     def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
-        return Terms(contrast=Contrast(rows(0.1, like=x), 0.5, x))  # previous is (K, P), x is (K, D)
+        return Terms(
+            contrast=Contrast(rows(0.1, like=x), 0.5, x)
+        )  # previous is (K, P), x is (K, D)
 
 
 @frozen
 class UndeclaredMemory(Method):
     title = "UndeclaredMemory"
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
         return {"h": y - x}, {}
 
 
@@ -205,7 +215,9 @@ class NarrowMemory(Method):
     title = "NarrowMemory"
     remembers = {"h": TRAINABLE}  # noqa: RUF012
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
         return {"h": (y - x)[:, :1]}, {}
 
 
@@ -213,7 +225,9 @@ class NarrowMemory(Method):
 class SummedUpload(Method):
     title = "SummedUpload"
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
         return {}, {"d": (y - x).sum(0)}
 
 
@@ -230,7 +244,9 @@ class LooksAsideAtTheEnd(Method):
     title = "LooksAsideAtTheEnd"
     remembers = {"h": TRAINABLE}  # noqa: RUF012
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
         return {"h": memory["h"] + (y - x) / (y - x).norm()}, {}
 
 
@@ -283,7 +299,9 @@ class RunsAhead(Method):
     def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
         return Terms(linear=server["d"] + torch.zeros_like(x))
 
-    def absorb(self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation) -> State:
+    def absorb(
+        self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation
+    ) -> State:
         return {"d": server["d"] + (y - x).sum(0) / federation.clients}
 
 
@@ -299,7 +317,9 @@ class LooksAtFirst(Method):
 class Crashes(Method):
     title = "Crashes"
 
-    def absorb(self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation) -> State:
+    def absorb(
+        self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation
+    ) -> State:
         return {"d": server["d"]}
 
 
@@ -335,7 +355,9 @@ class BendsLater(Method):
     def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
         return Terms() if visit.first.all() else Terms(linear=memory["h"])
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
         return {"h": y - x}, {}
 
 
@@ -411,7 +433,9 @@ BROKEN: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("method", "rule", "how"), BROKEN, ids=[getattr(m, "__name__", type(m).__name__) for m, _, _ in BROKEN]
+    ("method", "rule", "how"),
+    BROKEN,
+    ids=[getattr(m, "__name__", type(m).__name__) for m, _, _ in BROKEN],
 )
 def test_a_broken_method_is_refused_with_the_rule_named(method: Any, rule: str, how: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -1,4 +1,4 @@
-"""The cache: entries that are whole or absent, and downloads that leave nothing half."""
+"""The cache: entries that are whole or absent, and downloads from a server on this machine."""
 
 import errno
 import hashlib
@@ -6,12 +6,13 @@ import http.server
 import multiprocessing
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from fedskip.data import cache, catalogue
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,9 @@ def test_what_is_not_for_download_is_imported(root):
     """The command that is named brings it: there is nothing to get."""
     with pytest.raises(InputError) as refused:
         catalogue.load("femnist")
-    assert refused.value.fix.startswith("run `fedskip data import femnist PATH` with LEAF's json folder")
+    assert refused.value.fix.startswith(
+        "run `fedskip data import femnist PATH` with LEAF's json folder"
+    )
     assert "data get" not in str(refused.value)
 
 
@@ -82,10 +85,10 @@ def test_damaged_entry(root):
     cache.write("d", {"x": np.zeros(1000)})
     whole = (root / "d/x.npy").read_bytes()
     (root / "d/x.npy").write_bytes(whole[:-1] + b"\1")  # a flipped bit
-    with pytest.raises(InputError, match=r"x\.npy is not what was stored.*`fedskip data import d PATH`"):
+    with pytest.raises(
+        InputError, match=r"x\.npy is not what was stored.*`fedskip data import d PATH`"
+    ):
         cache.read("d", "x")
-    (root / "d/contents.json").unlink()  # of an older version
-    assert len(cache.read("d", "x")[0]) == 1000
 
 
 def test_full_disk_keeps_the_old_entry_and_leaves_nothing(root):
@@ -94,7 +97,9 @@ def test_full_disk_keeps_the_old_entry_and_leaves_nothing(root):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # a disk that is soon full
     try:
-        with pytest.raises(InputError, match=r"cannot be written \(File too large\)\. Free some space"):
+        with pytest.raises(
+            InputError, match=r"cannot be written \(File too large\)\. Free some space"
+        ):
             cache.write("d", {"x": np.zeros(3), "y": np.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -107,15 +112,17 @@ def test_no_permission(root, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(InputError, match=r"\(Permission denied\).*set FEDSKIP_DATA to another folder"):
+    with pytest.raises(
+        InputError, match=r"\(Permission denied\).*set FEDSKIP_DATA to another folder"
+    ):
         cache.write("d", {"x": np.zeros(3)})
-    with pytest.raises(InputError, match=r"\(Permission denied\)"):
-        cache.download(cache.Source(("file:///nowhere/a.bin",)))
 
 
 def test_one_after_another(root):
     """Several processes that import the same data at once leave one whole entry."""
-    processes = [multiprocessing.get_context("fork").Process(target=_write, args=(i,)) for i in range(4)]
+    processes = [
+        multiprocessing.get_context("fork").Process(target=_write, args=(i,)) for i in range(4)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -129,7 +136,7 @@ def test_one_after_another(root):
 
 def _write(number: int) -> None:
     for _ in range(5):
-        with cache.held():
+        with cache.locked():
             cache.write("own", {key: np.full(10_000, number) for key in "abcd"})
 
 
@@ -154,84 +161,102 @@ def test_leftovers_of_a_killed_process_are_cleared(root):
     assert everything(root) == ["d", "d/contents.json", "d/x.npy"]
 
 
+CONTENT = bytes(range(256)) * 10_000
+MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """`/a.bin` is whole, `/short.bin` breaks off, `/late.bin` fails once; there is nothing else."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        if self.path == "/none.bin" or (self.path == "/late.bin" and len(self.asked) == 1):
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(CONTENT[: 400 if self.path == "/short.bin" else None])
+
+    def log_message(self, *args):
+        pass
+
+
 @pytest.fixture
-def official(tmp_path):
-    path = tmp_path / "official.bin"
-    path.write_bytes(bytes(range(256)) * 10_000)
-    return path
-
-
-def source(path: Path, content: bytes | None = None, *more: str) -> cache.Source:
-    content = path.read_bytes() if content is None else content
-    return cache.Source((*more, path.as_uri()), "md5:" + hashlib.md5(content).hexdigest())
-
-
-def test_download(root, official):
-    steps = []
-    found = cache.download(source(official), lambda done, total: steps.append((done, total)))
-    assert found == root / "downloads/official.bin"
-    assert found.read_bytes() == official.read_bytes()
-    assert everything(root / "downloads") == ["official.bin"]
-    size = official.stat().st_size
-    assert steps[-1] == (size, size)
-    assert steps == sorted(steps)
-    official.unlink()
-    cache.download(source(found))  # what is there is not fetched again
-
-
-def test_sha256(official, root):
-    digest = "sha256:" + hashlib.sha256(official.read_bytes()).hexdigest()
-    assert cache.download(cache.Source((official.as_uri(),), digest)).exists()
-
-
-def test_wrong_digest_leaves_nothing(root, official):
-    with pytest.raises(InputError, match=r"is not the official file: its md5 is \w{32}, not"):
-        cache.download(source(official, b"something else"))
-    assert everything(root) == ["downloads"]
-
-
-def test_wrong_file_put_there_by_hand_is_not_deleted(root, official):
-    cache.download(source(official))
-    with pytest.raises(InputError, match="Delete it to have it downloaded again"):
-        cache.download(source(official, b"something else"))
-    assert everything(root / "downloads") == ["official.bin"]
-
-
-def test_second_address(root, official):
-    assert cache.download(source(official, None, "http://127.0.0.1:9/official.bin")).exists()
-
-
-def test_without_network_the_message_says_which_file_to_put_where(root):
-    with pytest.raises(InputError) as error:
-        cache.download(cache.Source(("http://127.0.0.1:9/cifar.tar.gz",), "md5:0"))
-    assert "http://127.0.0.1:9/cifar.tar.gz cannot be reached" in str(error.value)
-    assert f"put it at {root / 'downloads' / 'cifar.tar.gz'} and run this again" in str(error.value)
-    assert everything(root) == ["downloads"]
-
-
-def test_truncated_download(root):
-    class Short(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Length", "1000")
-            self.end_headers()
-            self.wfile.write(b"x" * 400)
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Short) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(InputError, match=r"broke off after 400 of 1,000 bytes"):
-            cache.download(cache.Source((f"http://127.0.0.1:{server.server_port}/a.bin",)))
+def web(monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)  # pooch waits before it tries again
+    Server.asked.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+class Bar:
+    """What a bar of pooch is told."""
+
+    def __init__(self):
+        self.total, self.done = None, 0
+
+    def update(self, size):
+        self.done += size
+
+    def reset(self):
+        self.done = 0
+
+    def close(self):
+        pass
+
+
+def test_download(root, web):
+    bar = Bar()
+    file = cache.download(cache.Source((f"{web}/a.bin",), MD5), bar)
+    assert file == root / "downloads/a.bin"
+    assert file.read_bytes() == CONTENT
+    assert everything(root) == ["downloads", "downloads/a.bin"]
+    assert bar.done == bar.total == len(CONTENT)
+    cache.download(cache.Source((f"{web}/a.bin",), MD5))  # what is there is not fetched again
+    cache.download(cache.Source((f"{web}/a.bin",)))
+    assert Server.asked == ["/a.bin"]
+    sha256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
+    assert cache.download(cache.Source((f"{web}/a.bin",), sha256)) == file
+    file.write_bytes(b"something else")  # by hand: it is not deleted
+    with pytest.raises(InputError, match=r"a\.bin is not the official file \(sha256:"):
+        cache.download(cache.Source((f"{web}/a.bin",), sha256))
+    assert file.read_bytes() == b"something else"
+
+
+def test_another_attempt_and_another_address(web):
+    assert cache.download(cache.Source((f"{web}/late.bin",), MD5)).exists()
+    addresses = (f"{web}/none.bin", f"{web}/a.bin")
+    assert cache.download(cache.Source(addresses, MD5)).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("path", "digest"), [("none", MD5), ("short", None), ("short", MD5), ("a", "md5:" + "0" * 32)]
+)
+def test_a_failed_download_leaves_nothing_and_says_what_to_do(root, web, path, digest):
+    with pytest.raises(InputError) as failed:
+        cache.download(cache.Source((f"{web}/{path}.bin",), digest))
+    assert f"{web}/{path}.bin (" in failed.value.rule
+    assert f"put it at {root / 'downloads' / path}.bin and run this again" in failed.value.fix
     assert everything(root) == ["downloads"]
 
 
-def test_interrupted_download_leaves_nothing(root, official):
-    def interrupt(done, total):
-        raise KeyboardInterrupt
+def test_without_permission(root, web):
+    root.mkdir()
+    (root / "downloads").write_text("a file where a folder should be")
+    with pytest.raises(InputError, match=r"cannot be written .*set FEDSKIP_DATA"):
+        cache.download(cache.Source((f"{web}/a.bin",), MD5))
+
+
+def test_interrupted_download_leaves_nothing(root, web):
+    class Interrupted(Bar):
+        def update(self, size):
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cache.download(source(official), interrupt)
+        cache.download(cache.Source((f"{web}/a.bin",), MD5), Interrupted())
     assert everything(root) == ["downloads"]

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from fedskip.data import cache, catalogue, femnist, load
+from fedskip.data.division import pooled_test
 from fedskip.data.partitions import partition
-from fedskip.data.split import pooled_test
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from real_data import real
 
 
@@ -24,7 +24,9 @@ def _own_cache(tmp_path, monkeypatch):
 def handwriting(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 28, 28), mostly white, and labels; the last image repeats the first, as in LEAF."""
     draw = np.random.default_rng(seed)
-    x = np.where(draw.random((n, 28, 28)) < 0.9, 255, draw.integers(0, 256, (n, 28, 28))).astype(np.uint8)
+    x = np.where(draw.random((n, 28, 28)) < 0.9, 255, draw.integers(0, 256, (n, 28, 28))).astype(
+        np.uint8
+    )
     y = draw.integers(0, 62, n)
     x[-1], y[-1] = x[0], y[0]
     return x, y
@@ -37,7 +39,11 @@ def leaf(path, **writers):
         name: {"x": (x.reshape(len(x), -1) / 255).tolist(), "y": y.tolist()}
         for name, (x, y) in writers.items()
     }
-    content = {"users": list(data), "num_samples": [len(d["y"]) for d in data.values()], "user_data": data}
+    content = {
+        "users": list(data),
+        "num_samples": [len(d["y"]) for d in data.values()],
+        "user_data": data,
+    }
     path.write_text(json.dumps(content))
 
 
@@ -64,7 +70,9 @@ def test_json_with_leafs_split(tmp_path):
     assert torch.equal(data.train_transform(x, y), shown)
 
     assert load("femnist", min_train=50).defaults["clients"] == 2
-    with pytest.raises(InputError, match=r"data.min_train leaves no writer, got 81\. Use 80 or less"):
+    with pytest.raises(
+        InputError, match=r"data.min_train leaves no writer, got 81\. Use 80 or less"
+    ):
         load("femnist", min_train=81)
 
 
@@ -85,11 +93,18 @@ def test_npz(tmp_path):
     writer = np.repeat([1, 0], [70, 80])
     leaf_test = np.arange(150) % 10 == 0
     np.savez(
-        tmp_path / "f.npz", x=x, y=y, writer=writer, writer_names=np.array(["q", "p"]), leaf_test=leaf_test
+        tmp_path / "f.npz",
+        x=x,
+        y=y,
+        writer=writer,
+        writer_names=np.array(["q", "p"]),
+        leaf_test=leaf_test,
     )
     found = femnist.read(tmp_path / "f.npz")
     assert found["name"].tolist() == ["p", "q"]
-    assert found["writer"].tolist() == [0] * 70 + [1] * 80  # by name; other writers' twins are not twins
+    assert (
+        found["writer"].tolist() == [0] * 70 + [1] * 80
+    )  # by name; other writers' twins are not twins
     assert found["test"].tolist() == leaf_test.tolist()
     np.testing.assert_array_equal(found["x"], x)
     np.savez(tmp_path / "g.npz", x=x, y=y, writer=writer)
@@ -130,7 +145,9 @@ def test_parquet(tmp_path):
 def test_pictures():
     image = handwriting(2, 0)[0][0]
     np.testing.assert_array_equal(femnist._pixels("f", png(image)), image)
-    np.testing.assert_array_equal(femnist._pixels("f", {"bytes": png(image), "path": "a.png"}), image)
+    np.testing.assert_array_equal(
+        femnist._pixels("f", {"bytes": png(image), "path": "a.png"}), image
+    )
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
@@ -145,8 +162,14 @@ X, Y = handwriting(4, 0)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"x": X.reshape(4, -1) / 255, "y": Y[:3]}, r"ann must have as many labels as images, 4, got 3"),
-        ({"x": X[:, :27, :27].reshape(4, -1) / 255, "y": Y}, r"images of 28 x 28 pixels, got \(729,\)"),
+        (
+            {"x": X.reshape(4, -1) / 255, "y": Y[:3]},
+            r"ann must have as many labels as images, 4, got 3",
+        ),
+        (
+            {"x": X[:, :27, :27].reshape(4, -1) / 255, "y": Y},
+            r"images of 28 x 28 pixels, got \(729,\)",
+        ),
         ({"x": X.reshape(4, -1) / 255, "y": Y * 0 + 62}, r"labels 0 to 61, got 62"),
         ({"x": X.reshape(4, -1) / 255, "y": Y * 0 - 1}, r"labels 0 to 61, got -1"),
         ({"x": X.reshape(4, -1) / 255, "y": Y + 0.5}, r"one whole number per image"),
@@ -157,7 +180,10 @@ X, Y = handwriting(4, 0)
     ],
 )
 def test_bad_json(tmp_path, data, message):
-    content = {"users": ["ann"], "user_data": {"ann": {key: value.tolist() for key, value in data.items()}}}
+    content = {
+        "users": ["ann"],
+        "user_data": {"ann": {key: value.tolist() for key, value in data.items()}},
+    }
     (tmp_path / "bad.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
         catalogue.import_("femnist", tmp_path)
@@ -185,7 +211,9 @@ def test_what_is_not_leaf(tmp_path):
 )
 def test_bad_npz(tmp_path, change, message):
     arrays = {"x": X, "y": Y, "writer": np.zeros(4, int)} | change
-    np.savez(tmp_path / "f.npz", **{key: value for key, value in arrays.items() if value is not None})
+    np.savez(
+        tmp_path / "f.npz", **{key: value for key, value in arrays.items() if value is not None}
+    )
     with pytest.raises(InputError, match=message):
         femnist.read(tmp_path / "f.npz")
 
@@ -207,7 +235,9 @@ def test_golden():
     assert set(data.samples.labels()) == set(range(62))
     assert float(data.samples.x.float().mean()) > 240  # white background
 
-    clients = partition("natural", train, data.samples.labels(), clients=180, seed=0, owner=data.owner)
+    clients = partition(
+        "natural", train, data.samples.labels(), clients=180, seed=0, owner=data.owner
+    )
     chosen = pooled_test(data, test, clients)
     assert clients.sizes.min() >= 64
     assert set(data.owner[chosen]) == set(data.owner[clients.indices])

@@ -12,13 +12,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedskip.data.partitions import KINDS, Partition, _dirichlet_counts, partition
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 
 CIFAR10 = np.repeat(np.arange(10), 5000)
 CIFAR100 = np.repeat(np.arange(100), 500)
 
 
-def draw(kind: str, labels: np.ndarray, clients: int | None, seed: int = 0, **options: Any) -> Partition:
+def draw(
+    kind: str, labels: np.ndarray, clients: int | None, seed: int = 0, **options: Any
+) -> Partition:
     return partition(kind, np.arange(len(labels)), labels, clients=clients, seed=seed, **options)
 
 
@@ -108,7 +110,13 @@ def test_iid_sizes_differ_by_one_at_most() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "clients", "smallest", "largest", "std"),  # 1-99 % over 300 seeds of the reference code
+    (
+        "labels",
+        "clients",
+        "smallest",
+        "largest",
+        "std",
+    ),  # 1-99 % over 300 seeds of the reference code
     [
         (CIFAR10, 10, (1230, 4045), (5689, 8937), (515, 2013)),
         (CIFAR10, 50, (112, 527), (1439, 2501), (229, 391)),
@@ -146,7 +154,9 @@ def test_dirichlet_counts_by_hand() -> None:
 
 def test_plain_dirichlet_may_overfill_a_client() -> None:
     """p ~ Dir(beta) has variance (1/N)(1 - 1/N)/(N beta + 1) per class, and ten classes add up."""
-    sizes = np.concatenate([draw("dirichlet_plain", CIFAR10, 10, seed, beta=0.5).sizes for seed in range(40)])
+    sizes = np.concatenate(
+        [draw("dirichlet_plain", CIFAR10, 10, seed, beta=0.5).sizes for seed in range(40)]
+    )
     std = np.sqrt(10) * 5000 * np.sqrt(0.1 * 0.9 / (10 * 0.5 + 1))
     assert sizes.std() == pytest.approx(std, rel=0.1)
 
@@ -192,7 +202,11 @@ def test_natural_chooses_owners_by_the_seed() -> None:
     owner = np.repeat(np.arange(30), 4)
     chosen = [
         tuple(
-            owner[partition("natural", np.arange(120), owner, clients=9, seed=seed, owner=owner).indices[::4]]
+            owner[
+                partition(
+                    "natural", np.arange(120), owner, clients=9, seed=seed, owner=owner
+                ).indices[::4]
+            ]
         )
         for seed in (1, 1, 2)
     ]
@@ -268,7 +282,9 @@ def test_a_failed_save_leaves_the_old_file(
     assert Partition.load(path).hash == small.hash
 
 
-@pytest.mark.parametrize("damage", ["empty", "text", "cut", "flipped", "npy", "other npz", "changed"])
+@pytest.mark.parametrize(
+    "damage", ["empty", "text", "cut", "flipped", "npy", "other npz", "changed"]
+)
 def test_a_damaged_file_is_named(small: Partition, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "partition-0.npz"
     small.save(path)
@@ -288,7 +304,9 @@ def test_a_damaged_file_is_named(small: Partition, tmp_path: Path, damage: str) 
     elif damage == "other npz":
         np.savez(path, weights=np.zeros(3))
     else:
-        np.savez(path, indices=small.indices[::-1], offsets=small.offsets, hash=np.array(small.hash))
+        np.savez(
+            path, indices=small.indices[::-1], offsets=small.offsets, hash=np.array(small.hash)
+        )
     with pytest.raises(InputError, match=r"partition-0\.npz .*Delete the file"):
         Partition.load(path)
 
@@ -299,24 +317,51 @@ def test_a_damaged_file_is_named(small: Partition, tmp_path: Path, damage: str) 
 @pytest.mark.parametrize(
     ("message", "request_"),
     [
-        ("partition.kind is not known, got 'dirichlett'. Did you mean 'dirichlet'?", {"kind": "dirichlett"}),
-        ("partition.betta is not an option of 'dirichlet', got 1. Did you mean 'beta'?", {"betta": 1}),
-        ("partition.shape is not an option of 'dirichlet', got 1. Known: beta, min_size.", {"shape": 1}),
+        (
+            "partition.kind is not known, got 'dirichlett'. Did you mean 'dirichlet'?",
+            {"kind": "dirichlett"},
+        ),
+        (
+            "partition.betta is not an option of 'dirichlet', got 1. Did you mean 'beta'?",
+            {"betta": 1},
+        ),
+        (
+            "partition.shape is not an option of 'dirichlet', got 1. Known: beta, min_size.",
+            {"shape": 1},
+        ),
         ("partition.beta is not an option of 'iid', got 1. Remove it.", {"kind": "iid", "beta": 1}),
-        ("clients must be given for this partition.kind. The paper uses 10, 50 and 100.", {"clients": None}),
+        (
+            "clients must be given for this partition.kind. The paper uses 10, 50 and 100.",
+            {"clients": None},
+        ),
         ("clients must be a whole number >= 1, got 0.", {"clients": 0}),
         ("clients must be a whole number >= 1, got 2.5.", {"clients": 2.5, "kind": "iid"}),
-        ("clients must be <= 100, the number of training samples, got 101.", {"clients": 101, "kind": "iid"}),
+        (
+            "clients must be <= 100, the number of training samples, got 101.",
+            {"clients": 101, "kind": "iid"},
+        ),
         (
             "clients must be <= 20, the number of owners, got 21. Leave it out",
             {"clients": 21, "kind": "natural"},
         ),
         ("clients must be a whole number >= 1, got -1.", {"clients": -1, "kind": "natural"}),
-        ("clients must be 1 when partition.kind is 'pooled', got 10. Leave it out.", {"kind": "pooled"}),
+        (
+            "clients must be 1 when partition.kind is 'pooled', got 10. Leave it out.",
+            {"kind": "pooled"},
+        ),
         ("partition.beta must be a number > 0, got 0. Use 0.5 as the paper does", {"beta": 0}),
-        ("partition.beta must be a number > 0, got '0.5'. Use 0.5 as the paper does", {"beta": "0.5"}),
-        ("partition.beta must be a number > 0, got nan. Use 0.5 as the paper does", {"beta": float("nan")}),
-        ("partition.beta must be a number > 0, got inf. Use 0.5", {"beta": float("inf"), "kind": "quantity"}),
+        (
+            "partition.beta must be a number > 0, got '0.5'. Use 0.5 as the paper does",
+            {"beta": "0.5"},
+        ),
+        (
+            "partition.beta must be a number > 0, got nan. Use 0.5 as the paper does",
+            {"beta": float("nan")},
+        ),
+        (
+            "partition.beta must be a number > 0, got inf. Use 0.5",
+            {"beta": float("inf"), "kind": "quantity"},
+        ),
         (
             "partition.beta left one of 10 clients with < 10 samples in each of 1000 draws, got 1e-09. "
             "Use a larger beta, fewer clients or a smaller partition.min_size.",
@@ -355,7 +400,7 @@ def test_a_damaged_file_is_named(small: Partition, tmp_path: Path, damage: str) 
             "Use 'iid', 'quantity' or 'natural'.",
             {"labels": np.zeros((100, 3))},
         ),
-        ("partition has no training samples to deal. Check the data set", {"train": []}),
+        ("partition has no training samples to assign. Check the data set", {"train": []}),
     ],
 )
 def test_impossible_requests_end_with_advice(message: str, request_: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from fedskip.data import load, shakespeare
 from fedskip.data.partitions import partition
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from real_data import real
 
 
@@ -121,7 +121,13 @@ def test_windows_are_slices_of_the_text():
 
 
 def test_ranges():
-    assert shakespeare.ranges(np.array([5, 9, 20]), np.array([7, 9, 23])).tolist() == [5, 6, 20, 21, 22]
+    assert shakespeare.ranges(np.array([5, 9, 20]), np.array([7, 9, 23])).tolist() == [
+        5,
+        6,
+        20,
+        21,
+        22,
+    ]
 
 
 @pytest.fixture
@@ -143,14 +149,19 @@ def test_split_is_sequential_with_a_gap(small_book):
 
     import_("shakespeare", small_book)
     data = load("shakespeare")
-    assert data.owner_names == ("PLAY_LONG", "PLAY_MIDDLE")  # 30 windows do not reach over the gap of 79
+    assert data.owner_names == (
+        "PLAY_LONG",
+        "PLAY_MIDDLE",
+    )  # 30 windows do not reach over the gap of 79
     train, test = data.split(0)
     assert [(data.owner[train] == c).sum() for c in (0, 1)] == [900, 810]
     assert [(data.owner[test] == c).sum() for c in (0, 1)] == [21, 11]
     assert train[899] == 899
     assert test[0] == 900 + 79
     for client in (0, 1):  # no test input shares a character with a training input
-        assert test[data.owner[test] == client].min() >= train[data.owner[train] == client].max() + 80
+        assert (
+            test[data.owner[test] == client].min() >= train[data.owner[train] == client].max() + 80
+        )
     assert all(np.array_equal(a, b) for a, b in zip(data.split(1), (train, test), strict=True))
 
     with pytest.raises(InputError, match=r"data.train_fraction leaves no role"):
@@ -174,7 +185,9 @@ def test_forms_of_the_file(small_book, form):
 
 def test_another_edition_says_which_counts_differ(small_book, monkeypatch):
     monkeypatch.setattr(shakespeare, "GOLDEN", {"roles": 1129, "windows": 2200})
-    with pytest.raises(InputError, match=r"3 roles instead of 1,129\. Take the 1994 edition") as error:
+    with pytest.raises(
+        InputError, match=r"3 roles instead of 1,129\. Take the 1994 edition"
+    ) as error:
         shakespeare.read(small_book)
     assert "windows" not in str(error.value)
 
@@ -199,7 +212,9 @@ def test_golden_counts():
     assert parsed - started < 20
     assert time.perf_counter() - parsed < 3
     assert (len(train), len(test)) == (3_678_451, 356_921)
-    clients = partition("natural", train, data.samples.labels(), clients=None, seed=0, owner=data.owner)
+    clients = partition(
+        "natural", train, data.samples.labels(), clients=None, seed=0, owner=data.owner
+    )
     assert len(clients) == len(data.owner_names) == data.defaults["clients"] == 660
     assert clients.sizes.min() == 721
     assert len(np.unique(data.owner[test])) == 660

@@ -11,8 +11,8 @@ import torch
 
 from fedskip import Arrays, Dataset, InputError
 from fedskip.data import load, standardize
-from fedskip.data.augment import cifar10_test, cifar10_train
-from fedskip.data.own import as_input, as_train_input
+from fedskip.data.augmentation import cifar10_test, cifar10_train
+from fedskip.data.build import as_input, as_train_input
 from fedskip.data.standardize import Standardized, measure_scale, refuse_unfit
 from fedskip.records.table import Table
 from fedskip.report.progress import Progress
@@ -22,7 +22,9 @@ TRAIN = np.array([4, 0, 2])
 
 
 def pool(x: torch.Tensor, **about: object) -> Dataset:
-    return Dataset("pool", Arrays(x, torch.zeros(len(x))), lambda seed: (TRAIN, np.array([1])), **about)  # type: ignore
+    return Dataset(
+        "pool", Arrays(x, torch.zeros(len(x))), lambda seed: (TRAIN, np.array([1])), **about
+    )  # type: ignore
 
 
 def test_vectors_number_by_number() -> None:
@@ -35,10 +37,16 @@ def test_vectors_number_by_number() -> None:
     assert found.std(0, correction=0).tolist() == pytest.approx([1, 0, 1])
 
 
-@pytest.mark.parametrize(("shape", "like"), [((3, 4, 4), (3, 1, 1)), ((6, 7), (1, 1)), ((2, 5), (1, 1))])
-def test_images_channel_by_channel(shape: tuple[int, ...], like: tuple[int, ...], monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("shape", "like"), [((3, 4, 4), (3, 1, 1)), ((6, 7), (1, 1)), ((2, 5), (1, 1))]
+)
+def test_images_channel_by_channel(
+    shape: tuple[int, ...], like: tuple[int, ...], monkeypatch
+) -> None:
     monkeypatch.setattr(standardize, "CHUNK", 20)  # in several parts
-    x = torch.randint(0, 256, (5, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    x = torch.randint(
+        0, 256, (5, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
+    )
     data = pool(x, train_transform=as_train_input, test_transform=as_input)
     refuse_unfit(data)
     scale = measure_scale(data, TRAIN)
@@ -77,7 +85,9 @@ def test_equal_samples_are_one_scale() -> None:
 
 
 def test_what_has_no_scale() -> None:
-    with pytest.raises(InputError, match=r"data.standardize cannot be had for 'pool': its inputs are ids"):
+    with pytest.raises(
+        InputError, match=r"data.standardize cannot be had for 'pool': its inputs are ids"
+    ):
         refuse_unfit(pool(torch.zeros(5, 2, dtype=torch.long)))
     images = torch.arange(5 * 3 * 32 * 32, dtype=torch.uint8).reshape(5, 3, 32, 32)
     drawn = pool(images, train_transform=cifar10_train, test_transform=cifar10_test)
@@ -116,7 +126,13 @@ def by_hand(seed: int) -> Dataset:
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_a_study_trains_on_it(engine: str, tmp_path: Path) -> None:
     """Every seed by its own training samples: as if each had been standardised by hand."""
-    keys = {"engine": engine, "methods": "fedavg", "rounds": 2, "processes": 1, "client_accuracy": True}
+    keys = {
+        "engine": engine,
+        "methods": "fedavg",
+        "rounds": 2,
+        "processes": 1,
+        "client_accuracy": True,
+    }
     study(tmp_path / "all", data=shifted(standardize=True), seeds=2, **keys).run()
     rows = Table.read(tmp_path / "all" / "history.csv")
     clients = Table.read(tmp_path / "all" / "clients.csv")
@@ -137,7 +153,13 @@ class Stop(Progress):
 
 def test_resume_is_exact(tmp_path: Path) -> None:
     def one(name: str):
-        keys = {"methods": "fedavg", "rounds": 4, "checkpoint_every": 2, "validation": 0.2, "processes": 1}
+        keys = {
+            "methods": "fedavg",
+            "rounds": 4,
+            "checkpoint_every": 2,
+            "validation": 0.2,
+            "processes": 1,
+        }
         return study(tmp_path / name, data=shifted(standardize=True), **keys)
 
     one("whole").run()

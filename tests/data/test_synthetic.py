@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedskip.data import load, partition
-from fedskip.data.base import Dataset
-from fedskip.input.errors import InputError
+from fedskip.data.dataset import Dataset
+from fedskip.errors import InputError
 
 
 @pytest.fixture(scope="module")

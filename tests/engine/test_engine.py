@@ -16,8 +16,8 @@ from fedskip import rng
 from fedskip.engine import Local, Loop, Plan, Stacked, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.stacked.stepper import has_compiler
+from fedskip.errors import InputError
 from fedskip.federation import Run
-from fedskip.input.errors import InputError
 from fedskip.methods import FedAvg, FedNova, FedProx, Method, Moon, Scaffold
 from fedskip.methods.base import State, Terms, Visit
 from tiny import (
@@ -93,19 +93,25 @@ def test_engines_agree_for_every_way_to_train(local: Local) -> None:
 
 def test_a_short_batch_is_averaged_over_the_samples_it_has() -> None:
     """Three samples and a batch of four: the step is that of the three."""
-    task = task_of("perceptron", replace(LOCAL, small_clients="short", momentum=0.0, weight_decay=0.0))
+    task = task_of(
+        "perceptron", replace(LOCAL, small_clients="short", momentum=0.0, weight_decay=0.0)
+    )
     module = copy.deepcopy(task.module)
     x, y = task.samples.take(torch.arange(3))
     F.cross_entropy(module(x), y).backward()
     gradient = torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
     expected = task.layout.pack(task.module) - 0.1 * gradient
-    for run in (runs[0] for runs in both(task, [FedAvg(period="never")], rounds=1, sizes=(3, 9, 7))):
+    for run in (
+        runs[0] for runs in both(task, [FedAvg(period="never")], rounds=1, sizes=(3, 9, 7))
+    ):
         torch.testing.assert_close(run.server.w[0], expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_clipping_bounds_the_gradient_but_not_the_terms(engine: str) -> None:
-    task = task_of("perceptron", replace(LOCAL, clip=0.01, momentum=0.0, weight_decay=0.0, max_steps=1))
+    task = task_of(
+        "perceptron", replace(LOCAL, clip=0.01, momentum=0.0, weight_decay=0.0, max_steps=1)
+    )
 
     class Shift(FedAvg):
         def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
@@ -115,7 +121,9 @@ def test_clipping_bounds_the_gradient_but_not_the_terms(engine: str) -> None:
         run = runs_of(task, [method])[0]
         train(Loop(task) if engine == "loop" else stacked_for(task, [run]), run, 1)
         moved = (run.server.w - run.server.x) / -0.1 - shift
-        torch.testing.assert_close(moved.norm(dim=1), torch.full((2,), 0.01).double(), rtol=1e-3, atol=0)
+        torch.testing.assert_close(
+            moved.norm(dim=1), torch.full((2,), 0.01).double(), rtol=1e-3, atol=0
+        )
 
 
 def test_both_engines_draw_the_same_dropout() -> None:
@@ -286,7 +294,9 @@ def test_a_loss_that_is_not_per_sample_is_refused(engine: str) -> None:
 @pytest.mark.parametrize("name", ["perceptron", "cnn", "lstm"])
 def test_bf16_is_near_fp32(name: str) -> None:
     """The model computes in bfloat16; weights, terms and merges do not."""
-    engines = ("stacked",) if name == "lstm" else ("loop", "stacked")  # torch's LSTM has no bf16 on some CPUs
+    engines = (
+        ("stacked",) if name == "lstm" else ("loop", "stacked")
+    )  # torch's LSTM has no bf16 on some CPUs
     ends = {}
     for precision in ("fp32", "bf16"):
         task = replace(task_of(name, dtype=torch.float32), arithmetic=Arithmetic(precision))
@@ -302,7 +312,8 @@ def test_bf16_is_near_fp32(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "compile", [False, pytest.param(True, marks=pytest.mark.skipif(not has_compiler(), reason="no compiler"))]
+    "compile",
+    [False, pytest.param(True, marks=pytest.mark.skipif(not has_compiler(), reason="no compiler"))],
 )
 def test_a_loss_may_hold_tensors(compile: bool) -> None:
     """Class weights, say: they become part of the trace."""

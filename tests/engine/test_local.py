@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedskip.engine import Local
 from fedskip.engine.local import Decay, momentum_sum, route
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,16 @@ def test_decay(rule: str, position: float, expected: float) -> None:
 
 
 @given(
-    st.sampled_from(["constant", "cosine", "cosine(floor=0.1)", "step(every=7)", "inverse(half=3)"]),
+    st.sampled_from(
+        ["constant", "cosine", "cosine(floor=0.1)", "step(every=7)", "inverse(half=3)"]
+    ),
     st.integers(1, 300),
     st.floats(0, 1, exclude_max=True),
     st.floats(0, 1, exclude_max=True),
 )
-def test_rates_never_rise_and_never_reach_zero(rule: str, rounds: int, one: float, other: float) -> None:
+def test_rates_never_rise_and_never_reach_zero(
+    rule: str, rounds: int, one: float, other: float
+) -> None:
     positions = np.array([*sorted((one, other)), 1.0]) * rounds
     positions[-1] -= 0.01  # a last step of the last round
     early, late, last = Decay.parse(rule).at(positions, rounds)
@@ -88,7 +92,11 @@ def test_a_route_is_a_fresh_order_of_the_client_s_samples_each_epoch(
     size: int, batch: int, epochs: int, last_batch: Any, small_clients: Any, max_steps: int | None
 ) -> None:
     local = Local(
-        batch=batch, epochs=epochs, last_batch=last_batch, small_clients=small_clients, max_steps=max_steps
+        batch=batch,
+        epochs=epochs,
+        last_batch=last_batch,
+        small_clients=small_clients,
+        max_steps=max_steps,
     )
     mine = 100 + 3 * np.arange(size)
     if size < batch and last_batch == "drop" and small_clients == "drop":
@@ -119,7 +127,11 @@ def test_epochs_differ_and_keys_decide() -> None:
 def test_a_is_the_weight_of_a_constant_gradient(rho: float, decay: str) -> None:
     """Roll the recursion out: v <- rho v + 1, y <- y - eta v, from y = 0."""
     made = route(
-        0, np.arange(12), Local(lr=0.3, momentum=rho, batch=2, epochs=3, decay=decay), round=1, rounds=5
+        0,
+        np.arange(12),
+        Local(lr=0.3, momentum=rho, batch=2, epochs=3, decay=decay),
+        round=1,
+        rounds=5,
     )
     v = y = 0.0
     for eta in made.eta:
@@ -136,7 +148,11 @@ def test_a_with_a_constant_rate_is_eta_times_fednova_s() -> None:
 
 def test_the_rate_falls_within_a_visit_too() -> None:
     made = route(
-        0, np.arange(4), Local(lr=2.0, batch=2, epochs=1, decay="inverse(half=1)"), round=3, rounds=9
+        0,
+        np.arange(4),
+        Local(lr=2.0, batch=2, epochs=1, decay="inverse(half=1)"),
+        round=3,
+        rounds=9,
     )
     assert made.eta == pytest.approx([2 / (1 + 3), 2 / (1 + 3.5)])
 

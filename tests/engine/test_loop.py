@@ -86,7 +86,9 @@ def test_every_sample_of_every_step_has_a_word_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "task", [task_of("cnn", dtype=torch.float32), normed(dtype=torch.float32)], ids=["cnn", "BatchNorm"]
+    "task",
+    [task_of("cnn", dtype=torch.float32), normed(dtype=torch.float32)],
+    ids=["cnn", "BatchNorm"],
 )
 def test_the_loop_does_not_depend_on_its_workers(task: Task) -> None:
     """To the last bit, in float32."""

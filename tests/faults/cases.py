@@ -60,14 +60,23 @@ class Case:
 
 def cases() -> list[Case]:
     """All of the corpus."""
-    found = [_case(file.stem, entry) for file in sorted(CORPUS.glob("*.yaml")) for entry in _entries(file)]
+    found = [
+        _case(file.stem, entry)
+        for file in sorted(CORPUS.glob("*.yaml"))
+        for entry in _entries(file)
+    ]
     names = [str(case) for case in found]
-    assert len(set(names)) == len(names), sorted(name for name in set(names) if names.count(name) > 1)
+    assert len(set(names)) == len(names), sorted(
+        name for name in set(names) if names.count(name) > 1
+    )
     return found
 
 
 def _entries(file: Path) -> list[dict[str, Any]]:
-    return yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or []
+    return (
+        yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        or []
+    )
 
 
 def _case(area: str, entry: dict[str, Any]) -> Case:

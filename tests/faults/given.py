@@ -94,17 +94,23 @@ def stopped(folder: Path) -> None:
 
 def federation(folder: Path) -> None:
     """And fed/, a federation of the sites a and b on it: fed/clients/a has its data, 12 samples."""
-    from fedskip.flower.agreement import Agreement
+    from fedskip.flower.config import FederationConfig
     from fedskip.flower.folder import write_folder
 
     toy(folder)
-    text = "data: {name: sites}\nmodel: {name: perceptron, inputs: 2, classes: 2}\nmethods: fedavg\n"
+    text = (
+        "data: {name: sites}\nmodel: {name: perceptron, inputs: 2, classes: 2}\nmethods: fedavg\n"
+    )
     text += "cohort: 2\nrounds: 2\nlocal: {batch: 4, epochs: 1}\n"
-    write_folder(folder / "fed", Agreement(clients=("a", "b"), server="127.0.0.1:18765"), text, [])
+    write_folder(
+        folder / "fed", FederationConfig(clients=("a", "b"), server="127.0.0.1:18765"), text, []
+    )
     for name in "ab":
         rng = np.random.default_rng(0)
         site = folder / "fed" / "clients" / name
-        np.savez(site / "own.npz", x=rng.normal(size=(20, 2)).astype(np.float32), y=np.arange(20) % 2)
+        np.savez(
+            site / "own.npz", x=rng.normal(size=(20, 2)).astype(np.float32), y=np.arange(20) % 2
+        )
         file = site / "client.yaml"
         file.write_text(file.read_text().replace("data: ''", "data: own.npz"))
 
@@ -185,5 +191,6 @@ def _fedskip(folder: Path, *arguments: str) -> None:
 
 
 GIVEN: dict[str, Callable[[Path], None]] = {
-    one.__name__: one for one in (toy, study, finished, stopped, federation, digits, pool, parquet, own)
+    one.__name__: one
+    for one in (toy, study, finished, stopped, federation, digits, pool, parquet, own)
 }

@@ -47,7 +47,9 @@ class Ended:
     out: str
     err: str
     lost: list[str]  # files of before that are gone or changed
-    points: list[str] = field(default_factory=list)  # the calls that `fault` counted, and their paths
+    points: list[str] = field(
+        default_factory=list
+    )  # the calls that `fault` counted, and their paths
 
     def kind(self, expect: str, says: tuple[str, ...]) -> str:
         """What is to be said of it."""
@@ -63,7 +65,11 @@ class Ended:
             return "lost"
         told = " ".join(self.err.split())
         short = len(told) < 700 and self.err.count("\n") <= 4
-        return FINE if short and "error" in told.lower() and all(one in told for one in says) else "unclear"
+        return (
+            FINE
+            if short and "error" in told.lower() and all(one in told for one in says)
+            else "unclear"
+        )
 
 
 class Player:
@@ -110,8 +116,8 @@ def serve(warm: bool = False) -> None:
     import fedskip.bench.measure
     import fedskip.cli
     import fedskip.cli.screen
-    import fedskip.paper.computed
-    import fedskip.report.plot
+    import fedskip.cli.stopping
+    import fedskip.report.figures
     import fedskip.study
 
     if warm:
@@ -149,7 +155,10 @@ def _play(folder: str, before: str = "", limit: float = LIMIT, **what: Any) -> E
 def _digests(folder: Path) -> dict[str, str]:
     """All regular files but locks, and their contents."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def _forked(
@@ -245,7 +254,7 @@ def _run(fedskip: list[str] | None, python: str | None) -> int:
         sys.argv = ["fedskip", *fedskip]
         main()
         return 0
-    from fedskip.input.errors import InputError
+    from fedskip.errors import InputError
 
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(

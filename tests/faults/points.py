@@ -17,7 +17,7 @@ import pytest
 
 from faults.given import study
 from faults.player import Ended, Player
-from fedskip.records.checkpoint import KEEP, RECORDED, found, load_checkpoint
+from fedskip.records.checkpoint import KEEP, RECORDED, list_checkpoints, load_checkpoint
 from fedskip.records.table import Table
 
 # one figure is as good as seven, and takes less
@@ -84,7 +84,9 @@ class World:
     def compare(self, folder: Path, undisturbed: dict[str, Any]) -> list[str]:
         """The names of what is not the same in a folder, which is removed if nothing is."""
         there = promised(folder / "out")
-        found = sorted(name for name in {*there, *undisturbed} if there.get(name) != undisturbed.get(name))
+        found = sorted(
+            name for name in {*there, *undisturbed} if there.get(name) != undisturbed.get(name)
+        )
         if not found:
             shutil.rmtree(folder)
         return found
@@ -103,7 +105,7 @@ def promised(out: Path) -> dict[str, Any]:
     rows = Table.read(out / "history.csv")
     found_there["history.csv"] = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
     for setting in sorted({row["setting"] for row in rows}):
-        for round, file in found(out / "checkpoints", setting)[-KEEP:]:
+        for round, file in list_checkpoints(out / "checkpoints", setting)[-KEEP:]:
             tensors, notes = load_checkpoint(file)
             del tensors[RECORDED]  # which has a clock, and is compared above
             content = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}

@@ -29,7 +29,12 @@ def test_ends_well(case, request, lay, tmp_path, record_property):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text.encode())
     player = request.getfixturevalue("player" if case.fault is None else "preloaded")
-    played = {"fedskip": case.command, "python": case.python, "env": dict(case.env), "fault": case.fault}
+    played = {
+        "fedskip": case.command,
+        "python": case.python,
+        "env": dict(case.env),
+        "fault": case.fault,
+    }
     ended = player.play(folder, before=case.before, **played)
     kind = ended.kind(case.expect, case.says)
     record_property("area", case.area)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedskip.input.errors import InputError
+from fedskip.config import Tree, assigned, build, bundled, load_yaml, plain
+from fedskip.config.setting import KEYS
+from fedskip.errors import InputError
 from fedskip.methods.grammar import parse_many, registry, text
-from fedskip.records.provenance import Folder
-from fedskip.spec import Tree, assigned, build, bundled, dump, load_yaml
-from fedskip.spec.setting import KEYS
+from fedskip.records.folder import Folder
 
 DEADLINE = 2_000  # ms of an example, on a busy machine
 FEW, MANY = 150, 20_000  # examples
@@ -53,7 +53,9 @@ method_texts = st.one_of(
 )
 assignments = st.lists(
     st.one_of(
-        st.builds("{}={}".format, st.sampled_from(NAMES), st.sampled_from(VALUES) | st.text(max_size=12)),
+        st.builds(
+            "{}={}".format, st.sampled_from(NAMES), st.sampled_from(VALUES) | st.text(max_size=12)
+        ),
         st.text(max_size=20),
     ),
     min_size=1,
@@ -61,11 +63,13 @@ assignments = st.lists(
 )
 files = st.one_of(
     st.text(max_size=120),
-    st.lists(st.builds("{}: {}".format, st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=8).map(
-        "\n".join
-    ),
+    st.lists(
+        st.builds("{}: {}".format, st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=8
+    ).map("\n".join),
     st.builds(
-        lambda name, seed, edits: _mutated(bundled.path(name).read_text(encoding="utf-8"), seed, edits),
+        lambda name, seed, edits: _mutated(
+            bundled.path(name).read_text(encoding="utf-8"), seed, edits
+        ),
         st.sampled_from(bundled.names()),
         st.integers(0, 2**32),
         st.integers(1, 6),
@@ -109,16 +113,21 @@ def read_file(content: str, folder: Path) -> None:
     file.write_bytes(content.encode(errors="surrogatepass"))
     spec = build(load_yaml(file))
     kept = Folder(folder)  # its file names other files from where it lies
-    kept.write(dump(spec), {})
+    kept.write(plain(spec), {})
     assert build(load_yaml(kept.file)) == spec
 
 
-def fuzz(read: Callable[..., None], given_: Any, examples: int, note: Callable[..., None], area: str) -> None:
+def fuzz(
+    read: Callable[..., None], given_: Any, examples: int, note: Callable[..., None], area: str
+) -> None:
     """Read many; each is refused by an `InputError` or accepted. The number is noted for the table."""
     tried = 0
 
     @settings(
-        max_examples=examples, deadline=DEADLINE, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples,
+        deadline=DEADLINE,
+        database=None,
+        suppress_health_check=list(HealthCheck),
     )
     @given(given_)
     def one(value: Any) -> None:
@@ -152,4 +161,10 @@ def test_assignments(examples: int, record_property: Callable[..., None]) -> Non
 
 @pytest.mark.parametrize("examples", [FEW, pytest.param(MANY // 4, marks=pytest.mark.slow)])
 def test_files(examples: int, tmp_path: Path, record_property: Callable[..., None]) -> None:
-    fuzz(lambda content: read_file(content, tmp_path), files, examples, record_property, "fuzzed files")
+    fuzz(
+        lambda content: read_file(content, tmp_path),
+        files,
+        examples,
+        record_property,
+        "fuzzed files",
+    )

@@ -31,7 +31,9 @@ def chain(killed, rng):
     folder, kills = world.fresh(), 0
     for _ in range(rng.randint(1, KILLS)):
         begun = (folder / "out" / "study.yaml").exists()
-        ended = world.do(folder, *(RESUME if begun else RUN), limit=rng.uniform(0.05, 0.95) * seconds)
+        ended = world.do(
+            folder, *(RESUME if begun else RUN), limit=rng.uniform(0.05, 0.95) * seconds
+        )
         kills += ended.code is None
         if ended.code is not None:
             assert ended.code == 0, ended.err
@@ -112,7 +114,8 @@ def contents(path):
 def without_dates(found):
     """SVG files and pages hold random names, and models are pickled with none: sizes of those will do."""
     return {
-        name: len(content) if name.endswith((".svg", ".html")) else content for name, content in found.items()
+        name: len(content) if name.endswith((".svg", ".html")) else content
+        for name, content in found.items()
     }
 
 

@@ -11,7 +11,7 @@ from faults.points import COMMAND, RUN, World, promised, seen
 GRACE = 0.5
 HANG = """
 import os, signal, time
-import fedskip.study.groups, fedskip.study.session, fedskip.study.study
+import fedskip.study.setting_plan, fedskip.study.study, fedskip.study.train
 from fedskip.report.trackers.base import Tracker
 
 def hangs(number=NUMBER, to=os.getpid, hear=True):
@@ -33,23 +33,23 @@ def when(where, name, wanted=lambda *_, **__: True, **how):
         return known(*given, **keys)
     setattr(where, name, instead)
 """
-STUDY, SESSION, GROUPS = "fedskip.study.study", "fedskip.study.session", "fedskip.study.groups"
+STUDY, TRAIN, PLAN = "fedskip.study.study", "fedskip.study.train", "fedskip.study.setting_plan"
 LATER = "lambda self, until, *_: until > 2"  # than the first checkpoint
 WORKS = {  # where it hangs -> what makes it, and what is said
     "data": (f'when({STUDY}, "prepare")', "before the study began"),
     "data that hear nothing": (f'when({STUDY}, "prepare", hear=False)', "Nothing of the study is in out"),
-    "the first round": (f'when({GROUPS}.Group, "advance")', "There is no checkpoint yet"),
-    "training": (f'when({GROUPS}.Group, "advance", {LATER})', "Kept: toy up to round 2"),
+    "the first round": (f'when({PLAN}.Group, "advance")', "There is no checkpoint yet"),
+    "training": (f'when({PLAN}.Group, "advance", {LATER})', "Kept: toy up to round 2"),
     "training that hears nothing": (
-        f'when({GROUPS}.Group, "advance", {LATER}, hear=False)', "Kept: toy up to round 2"
+        f'when({PLAN}.Group, "advance", {LATER}, hear=False)', "Kept: toy up to round 2"
     ),
-    "a checkpoint": (f'when({SESSION}, "save_checkpoint", lambda _, __, r, *___: r > 2)', "up to round 2"),
-    "a tracker": (f'when({STUDY}.Audience, "on_rows", lambda _, rows: rows[-1]["round"] > 2)', "round 2"),
-    "the summary": (f'when({SESSION}.Session, "write_models")', "Kept: toy up to round 6"),
+    "a checkpoint": (f'when({TRAIN}, "save_checkpoint", lambda _, __, r, *___: r > 2)', "up to round 2"),
+    "a tracker": (f'when({STUDY}.TrackerList, "on_rows", lambda _, rows: rows[-1]["round"] > 2)', "round 2"),
+    "the summary": (f'when({TRAIN}, "write_models")', "Kept: toy up to round 6"),
     "the page": (f'when({STUDY}, "write_report")', "Kept: toy up to round 6"),
-    "the end of trackers": (f'when({STUDY}.Audience, "close")', "Stopped at once"),
+    "the end of trackers": (f'when({STUDY}.TrackerList, "close")', "Stopped at once"),
 }  # fmt: skip
-APART = f'when({GROUPS}.Group, "advance", {LATER}, to=os.getppid)', "Kept: toy up to round 2"
+APART = f'when({PLAN}.Group, "advance", {LATER}, to=os.getppid)', "Kept: toy up to round 2"
 QUICK = ("data that hear nothing", "training", "the page")
 
 
@@ -95,7 +95,9 @@ def test_a_signal_ends_a_study_that_hangs(world, where, record_property):
 
 
 @SEVERAL
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 def test_a_study_in_several_processes_ends_too(world, number, record_property):
     """Both of them send the signal, as where a queue sends it to all that it knows of: it counts once."""
     stop(world, record_property, APART, number)
@@ -103,33 +105,33 @@ def test_a_study_in_several_processes_ends_too(world, number, record_property):
 
 CLOSED = f"""
 import fcntl, os, termios
-import {SESSION}
+import {TRAIN}
 master, slave = os.openpty()
 fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 for number in (1, 2):
     os.dup2(slave, number)
 sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
 os.close(slave)
-known = {SESSION}.save_checkpoint
+known = {TRAIN}.save_checkpoint
 
 def saved(folder, name, round, *given):
     if round == 4:
         os.close(master)
     return known(folder, name, round, *given)
 
-{SESSION}.save_checkpoint = saved
+{TRAIN}.save_checkpoint = saved
 """
 IGNORED = f"""
 import signal
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-import {SESSION}
-known = {SESSION}.save_checkpoint
+import {TRAIN}
+known = {TRAIN}.save_checkpoint
 
 def saved(*given):
     signal.raise_signal(signal.SIGHUP)
     return known(*given)
 
-{SESSION}.save_checkpoint = saved
+{TRAIN}.save_checkpoint = saved
 """
 
 
@@ -138,7 +140,9 @@ def test_a_terminal_that_is_closed_stops_a_study_at_a_checkpoint(world):
     """To write there is an error from then on, which is not the study's."""
     one, undisturbed = world
     folder = one.fresh()
-    ended = one.player.play(folder, python=CLOSED + COMMAND.replace("ARGUMENTS", repr(RUN)), limit=30)
+    ended = one.player.play(
+        folder, python=CLOSED + COMMAND.replace("ARGUMENTS", repr(RUN)), limit=30
+    )
     assert ended.code == 128 + signal.SIGHUP
     assert [path.name.split(".")[1] for path in sorted((folder / "out/checkpoints").iterdir())][
         -1
@@ -152,6 +156,8 @@ def test_a_hangup_that_is_ignored_stays_ignored(world):
     """`nohup fedskip run &` outlives its terminal."""
     one, undisturbed = world
     folder = one.fresh()
-    ended = one.player.play(folder, python=IGNORED + COMMAND.replace("ARGUMENTS", repr(RUN)), limit=30)
+    ended = one.player.play(
+        folder, python=IGNORED + COMMAND.replace("ARGUMENTS", repr(RUN)), limit=30
+    )
     assert (ended.code, ended.err) == (0, "")
     assert not one.compare(folder, undisturbed)

@@ -29,11 +29,15 @@ def judged(ended, point):
         return "traceback"
     if ended.code == 0:
         return (
-            FINE if "warning" in ended.err or "was not written" in ended.err or not ended.err else "unclear"
+            FINE
+            if "warning" in ended.err or "was not written" in ended.err or not ended.err
+            else "unclear"
         )
     one_line = ended.err.startswith("error: ") and ended.err.count("\n") == 1
     goes_on = "fedskip resume out" in ended.err or "run it again" in ended.err
-    file = re.sub(r"/\.(.+)\.\d+\.part$", r"/\1", point.split()[1])  # as it is called when it is whole
+    file = re.sub(
+        r"/\.(.+)\.\d+\.part$", r"/\1", point.split()[1]
+    )  # as it is called when it is whole
     file = re.sub(r"[0-9a-f]{16}\.safetensors$", "", file)  # which holds the time
     return FINE if one_line and goes_on and file.removeprefix("/") in ended.err else "unclear"
 
@@ -42,12 +46,16 @@ def refuse(study, record_property, *, chosen):
     world, points, undisturbed = study
     ends = []
     for number, point in enumerate(points, 1):
-        for error in ERRORS if not point.startswith("flock") else ():  # of locks, EACCES means another thing
+        for error in (
+            ERRORS if not point.startswith("flock") else ()
+        ):  # of locks, EACCES means another thing
             key = zlib.crc32(f"{error} {number}".encode())
             if (key % SAMPLE == 0) != chosen or (not chosen and key % 8):
                 continue
             folder = world.fresh()
-            ended = world.do(folder, *RUN, fault={"at": number, "how": "keep failing", "error": error})
+            ended = world.do(
+                folder, *RUN, fault={"at": number, "how": "keep failing", "error": error}
+            )
             kind = judged(ended, point)
             world.fine(folder, *(RESUME if (folder / "out" / "study.yaml").exists() else RUN))
             if kind == FINE and world.compare(folder, undisturbed):

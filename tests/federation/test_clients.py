@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedskip.engine import Job, Loop, Task
-from fedskip.federation import Memory, Run, draw_cohort, first_broken
+from fedskip.federation import Memory, Run, draw_cohort, first_broken_visit
 from fedskip.methods import FedAvg, FedNova, Method, Scaffold
 from tiny import (
     METHODS,
@@ -32,8 +32,12 @@ def test_only_clients_that_were_visited_have_a_row() -> None:
     state, first = memory.recall(np.array([7, 3]))
     assert state["h"].tolist() == [[0, 0], [0, 0]]
     assert first.tolist() == [True, True]
-    memory.keep(np.array([7, 3]), {"h": torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)})
-    memory.keep(np.array([900_000, 7]), {"h": torch.tensor([[5.0, 6.0], [8.0, 9.0]], dtype=torch.float64)})
+    memory.keep(
+        np.array([7, 3]), {"h": torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)}
+    )
+    memory.keep(
+        np.array([900_000, 7]), {"h": torch.tensor([[5.0, 6.0], [8.0, 9.0]], dtype=torch.float64)}
+    )
     state, first = memory.recall(np.array([3, 1, 7, 900_000]))
     assert state["h"].tolist() == [[3, 4], [0, 0], [8, 9], [5, 6]]
     assert first.tolist() == [False, True, False, False]
@@ -60,7 +64,9 @@ def test_a_run_remembers_the_clients_it_has_visited_and_no_others() -> None:
     task, clients = perceptron_task()
     run = make_run(task, clients, Scaffold(), slots=2)
     train(Nudge(), run, 2)
-    visited = {int(client) for round in range(2) for client in draw_cohort("uniform", 0, round, 6, 2)}
+    visited = {
+        int(client) for round in range(2) for client in draw_cohort("uniform", 0, round, 6, 2)
+    }
     assert set(run.clients.memory.place) == visited
     assert run.clients.memory.save()[0]["c"].shape == (len(visited), task.layout.trainable)
 
@@ -98,7 +104,9 @@ def without_the_bad(task: Task, run: Run, rounds: int) -> None:
         terms, routes = run.clients.begin(orders)
         job = Job(orders.x, terms, routes)
         with loop.open():
-            y, loss = map(torch.stack, zip(*(loop.visit(job, k) for k in range(len(slots))), strict=True))
+            y, loss = map(
+                torch.stack, zip(*(loop.visit(job, k) for k in range(len(slots))), strict=True)
+            )
         run.server.absorb(orders, run.clients.end(orders, routes, y, loss))
         if run.server.period.merges(round + 1):
             run.server.merge(round + 1)
@@ -106,7 +114,9 @@ def without_the_bad(task: Task, run: Run, rounds: int) -> None:
 
 @PERIODS
 @EVERY
-def test_a_visit_that_is_set_aside_is_as_if_it_had_not_been(method: Method, period: int | str) -> None:
+def test_a_visit_that_is_set_aside_is_as_if_it_had_not_been(
+    method: Method, period: int | str
+) -> None:
     """To the last bit: weights, merge weights, A_k, what clients remember, the server's state."""
     task, run = guarded(replace(method, period=period))
     _, by_hand = guarded(replace(method, period=period), guard=False)
@@ -121,7 +131,9 @@ def test_a_visit_that_is_set_aside_is_as_if_it_had_not_been(method: Method, peri
     assert run.server.set_aside == bad_visits(ROUNDS) > 0
     assert outcomes[-1].set_aside == bad_visits(outcomes[-1].round)
     assert BAD not in run.clients.memory.place, "and its next visit is its first"
-    assert first_broken([visited for outcome in outcomes for visited in outcome.visits]) is None
+    assert (
+        first_broken_visit([visited for outcome in outcomes for visited in outcome.visits]) is None
+    )
 
 
 @PERIODS
@@ -129,7 +141,10 @@ def test_a_visit_that_is_set_aside_is_as_if_it_had_not_been(method: Method, peri
 def test_both_engines_set_the_same_visits_aside(method: Method, period: int | str) -> None:
     task, loop = guarded(replace(method, period=period))
     _, stacked = guarded(replace(method, period=period))
-    one, other = train(Loop(task), loop, ROUNDS), train(stacked_for(task, [stacked]), stacked, ROUNDS)
+    one, other = (
+        train(Loop(task), loop, ROUNDS),
+        train(stacked_for(task, [stacked]), stacked, ROUNDS),
+    )
     assert_agree([loop], [stacked], rtol=1e-8, atol=1e-10)
     assert [outcome.set_aside for outcome in one] == [outcome.set_aside for outcome in other]
     assert loop.server.set_aside == stacked.server.set_aside > 0
@@ -156,7 +171,8 @@ def test_a_guard_that_finds_nothing_changes_nothing(method: Method) -> None:
     for run in (on, off):
         train(Loop(task), run, 3)
     assert all(
-        torch.equal(one, other) for one, other in zip(*(state_of(r).values() for r in (on, off)), strict=True)
+        torch.equal(one, other)
+        for one, other in zip(*(state_of(r).values() for r in (on, off)), strict=True)
     )
     assert on.save()[1] == off.save()[1]
 
@@ -182,14 +198,16 @@ def test_a_buffer_or_a_loss_that_is_not_finite_counts_too() -> None:
     y, loss = job.x.clone(), torch.ones(2)
     y[0, -1] = torch.inf
     assert run.clients.end(job.orders, job.routes, y, loss).of.tolist() == [1]  # type: ignore[union-attr]
-    assert run.clients.end(job.orders, job.routes, job.x, torch.tensor([1.0, torch.nan])).of.tolist() == [0]  # type: ignore[union-attr]
+    assert run.clients.end(
+        job.orders, job.routes, job.x, torch.tensor([1.0, torch.nan])
+    ).of.tolist() == [0]  # type: ignore[union-attr]
     assert run.clients.end(job.orders, job.routes, job.x, loss).of is None
 
 
 def test_without_a_guard_the_visit_is_named() -> None:
     task, run = guarded(FedNova(), guard=False)
     outcomes = train(Loop(task), run, ROUNDS)
-    broke = first_broken([visited for outcome in outcomes for visited in outcome.visits])
+    broke = first_broken_visit([visited for outcome in outcomes for visited in outcome.visits])
     assert broke is not None
     cohort = draw_cohort("uniform", 0, broke.round - 1, 6, 4)
     assert (broke.client, cohort[broke.slot]) == (BAD, BAD)

@@ -37,7 +37,7 @@ def test_merge_rounds_and_the_final_merge(
     method: Method, period: int | str, rounds: int, merges: list[int], final: bool
 ) -> None:
     task, clients = perceptron_task()
-    run = make_run(task, clients, replace(method, period=period), slots=3, look_every=rounds)
+    run = make_run(task, clients, replace(method, period=period), slots=3, eval_every=rounds)
     outcomes = [outcome for outcome in train(Nudge(), run, rounds) if outcome.evaluated is not None]
     assert [outcome.round for outcome in outcomes] == merges
     assert [outcome.merges for outcome in outcomes] == [*range(1, len(merges) + 1)]
@@ -147,7 +147,9 @@ def test_the_order_in_which_visits_end_does_not_matter(method: Method, period: i
 
 
 @pytest.mark.parametrize(
-    "method", [FedAvg(period=4), FedProx(mu=0.1, period=4), FedNova(period="2x1,3")], ids=lambda m: m.label
+    "method",
+    [FedAvg(period=4), FedProx(mu=0.1, period=4), FedNova(period="2x1,3")],
+    ids=lambda m: m.label,
 )
 def test_running_ahead_gives_what_the_loop_gives(method: Method) -> None:
     """Clients of 1 to 8 steps: in the stacked engine slots are rounds apart, and rows join midway."""
@@ -186,7 +188,14 @@ def test_a_run_taken_up_again_goes_on_to_the_last_bit(method: Method, period: in
         found += train(engine, pieces, until)
     assert len(found) == len(expected) > 0
     for one, other in zip(found, expected, strict=True):
-        for name in ("evaluated", "broadcast", "slots", "train_loss", "drift_mean", "drift_broadcast"):
+        for name in (
+            "evaluated",
+            "broadcast",
+            "slots",
+            "train_loss",
+            "drift_mean",
+            "drift_broadcast",
+        ):
             a, b = getattr(one, name), getattr(other, name)
             assert (a is None) == (b is None)
             assert a is None or torch.equal(a, b)
@@ -230,7 +239,7 @@ def plain_sgd(task: Task, visits: Iterator[tuple[int, int]], clients: list[np.nd
 
 def test_local_training_keeps_every_slot_with_its_client() -> None:
     task, clients = perceptron_task()
-    run = make_run(task, clients, FedAvg(period="never"), slots=6, policy="fixed", look_every=2)
+    run = make_run(task, clients, FedAvg(period="never"), slots=6, policy="fixed", eval_every=2)
     outcomes = train(Loop(task), run, 4)
     assert [(o.round, o.merges, o.evaluated) for o in outcomes] == [(2, 0, None), (4, 0, None)]
     assert outcomes[-1].slots is not None
@@ -242,7 +251,7 @@ def test_local_training_keeps_every_slot_with_its_client() -> None:
 
 def test_cross_training_takes_one_model_from_client_to_client() -> None:
     task, clients = perceptron_task()
-    run = make_run(task, clients, FedAvg(period="never"), slots=1, policy="cyclic", look_every=8)
+    run = make_run(task, clients, FedAvg(period="never"), slots=1, policy="cyclic", eval_every=8)
     [outcome] = train(Loop(task), run, 8)
     assert outcome.slots is not None
     expected = plain_sgd(task, ((round, round % 6) for round in range(8)), clients)
@@ -260,8 +269,8 @@ def test_cross_training_takes_one_model_from_client_to_client() -> None:
 )
 def test_meetings_are_where_slots_really_meet(method: Method, meetings: list[int]) -> None:
     task, clients = perceptron_task()
-    run = make_run(task, clients, method, slots=3, look_every=2)
-    run.last = 5
+    run = make_run(task, clients, method, slots=3, eval_every=2)
+    run.rounds = 5
     assert run.meetings(7) == meetings
     met = [0]
     while run.round < 7:

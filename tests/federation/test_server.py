@@ -33,7 +33,9 @@ def make_server(method: Method, slots: int = 3, clients: int = 5) -> Server:
     return Server(method, x, layout, clients=clients, slots=slots, seed=0, fresh=lambda: 3 * x)
 
 
-def reply(orders: Orders, samples: list[int], *, upload: dict[str, Tensor] | None = None) -> Replies:
+def reply(
+    orders: Orders, samples: list[int], *, upload: dict[str, Tensor] | None = None
+) -> Replies:
     """What comes back if every model moved by its own noise."""
     noise = stream("reply", orders.round).normal(size=orders.x.shape)
     k = len(samples)
@@ -52,7 +54,9 @@ def assert_even(counts: np.ndarray, sigmas: float = 4.0) -> None:
 
 
 def cohorts(clients: int, slots: int, rounds: int, seed: int = 0) -> np.ndarray:
-    return np.stack([draw_cohort("uniform", seed, round, clients, slots) for round in range(rounds)])
+    return np.stack(
+        [draw_cohort("uniform", seed, round, clients, slots) for round in range(rounds)]
+    )
 
 
 def pairs(one: np.ndarray, other: np.ndarray, clients: int) -> np.ndarray:
@@ -91,7 +95,9 @@ def test_where_a_slot_goes_next_does_not_depend_on_where_it_was(clients: int, sl
 
 
 @BOTH
-def test_where_a_slot_goes_next_does_not_depend_on_where_others_were(clients: int, slots: int) -> None:
+def test_where_a_slot_goes_next_does_not_depend_on_where_others_were(
+    clients: int, slots: int
+) -> None:
     drawn = cohorts(clients, slots, 4000)
     assert_even(pairs(drawn[:-1, 0], drawn[1:, 1], clients))
 
@@ -120,7 +126,9 @@ def test_all_permutations_are_equally_likely() -> None:
 
 @pytest.mark.parametrize("slots", [10, 4])
 @pytest.mark.parametrize("period", [3, 5, 10])
-def test_a_slot_meets_as_many_clients_in_a_period_as_the_paper_expects(slots: int, period: int) -> None:
+def test_a_slot_meets_as_many_clients_in_a_period_as_the_paper_expects(
+    slots: int, period: int
+) -> None:
     """N (1 - (1 - 1/N)^D): for N = 10 that is 2.71, 4.10 and 6.51."""
     clients, periods = 10, 300
     drawn = cohorts(clients, slots, periods * period).reshape(periods, period, slots)
@@ -134,14 +142,23 @@ def test_seeds_draw_different_cohorts_and_methods_the_same() -> None:
     task, clients = perceptron_task()
     runs = [make_run(task, clients, method, slots=4) for method in (FedAvg(), Scaffold(period=3))]
     one, other = (run.server.orders(7) for run in runs)
-    assert one.clients.tolist() == other.clients.tolist() == draw_cohort("uniform", 0, 7, 6, 4).tolist()
+    assert (
+        one.clients.tolist()
+        == other.clients.tolist()
+        == draw_cohort("uniform", 0, 7, 6, 4).tolist()
+    )
     assert one.keys == other.keys == [visit_key(0, 7, client) for client in one.clients]
     assert cohorts(6, 4, 5, seed=0).tolist() != cohorts(6, 4, 5, seed=1).tolist()
 
 
 def test_fixed_slots_stay_and_cyclic_slots_move_on() -> None:
     assert [draw_cohort("fixed", 0, round, 5, 3).tolist() for round in (0, 1, 7)] == [[0, 1, 2]] * 3
-    assert [draw_cohort("cyclic", 0, r, 3, 2).tolist() for r in range(4)] == [[0, 1], [1, 2], [2, 0], [0, 1]]
+    assert [draw_cohort("cyclic", 0, r, 3, 2).tolist() for r in range(4)] == [
+        [0, 1],
+        [1, 2],
+        [2, 0],
+        [0, 1],
+    ]
 
 
 def test_slots_are_weighted_by_all_samples_since_the_last_merge() -> None:
@@ -168,14 +185,20 @@ def test_a_slot_without_an_accepted_visit_is_left_out(method: Method) -> None:
     three, two = make_server(method, slots=3), make_server(method, slots=2)
     for server, slots in ((three, np.array([0, 2])), (two, np.array([0, 1]))):
         orders = server.orders(0, slots)
-        upload = {"delta_c": torch.ones(2, 4, dtype=torch.float64)} if isinstance(method, Scaffold) else {}
+        upload = (
+            {"delta_c": torch.ones(2, 4, dtype=torch.float64)}
+            if isinstance(method, Scaffold)
+            else {}
+        )
         server.absorb(orders, reply(orders, [10, 30], upload=upload))
     one, other = three.merge(1), two.merge(1)
     torch.testing.assert_close(one.evaluated, other.evaluated)
     torch.testing.assert_close(three.x, two.x)
     torch.testing.assert_close(one.drift_mean, other.drift_mean)
     torch.testing.assert_close(one.drift_broadcast, other.drift_broadcast)
-    assert torch.equal(three.w, three.x.expand(3, -1)), "the slot that was left out gets the new model too"
+    assert torch.equal(three.w, three.x.expand(3, -1)), (
+        "the slot that was left out gets the new model too"
+    )
 
 
 @pytest.mark.parametrize("method", METHODS, ids=named(METHODS))
@@ -235,11 +258,16 @@ def test_the_drift_identity_holds_in_runs(method: Method) -> None:
     x = run.server.x
     for outcome in train(Loop(task), run, 4):
         assert outcome.slots is not None
-        visited = [draw_cohort("uniform", 0, round, 6, 3) for round in (outcome.round - 2, outcome.round - 1)]
+        visited = [
+            draw_cohort("uniform", 0, round, 6, 3)
+            for round in (outcome.round - 2, outcome.round - 1)
+        ]
         seen = np.array(SIZES)[np.stack(visited)].sum(0)
         moved = torch.from_numpy(seen / seen.sum()) @ outcome.slots - x
         assert outcome.drift_mean > 0
-        torch.testing.assert_close(outcome.drift_broadcast, outcome.drift_mean + moved.square().sum())
+        torch.testing.assert_close(
+            outcome.drift_broadcast, outcome.drift_mean + moved.square().sum()
+        )
         x = outcome.evaluated if outcome.broadcast is None else outcome.broadcast  # type: ignore[assignment]
 
 
@@ -307,7 +335,10 @@ def test_bytes_are_four_per_number_and_scaffold_adds_a_vector_each_way(
     train(Nudge(), run, 3)
     model = 4 * task.layout.size
     assert task.layout.size == task.layout.trainable == 15
-    assert (run.server.bytes_down, run.server.bytes_up) == (12 * model * (1 + down), 12 * model * (1 + up))
+    assert (run.server.bytes_down, run.server.bytes_up) == (
+        12 * model * (1 + down),
+        12 * model * (1 + up),
+    )
 
 
 def test_buffers_travel_with_the_model_but_not_with_the_variates() -> None:

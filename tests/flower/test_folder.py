@@ -11,14 +11,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
 
-from fedskip.flower.agreement import Agreement
-from fedskip.flower.folder import STUDY, ClientFile, write_folder
-from fedskip.flower.supernode import node_config
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
+from fedskip.flower.config import ClientConfig, FederationConfig
+from fedskip.flower.folder import STUDY, write_folder
 
 
 def written(folder: Path) -> Path:
-    write_folder(folder, Agreement(clients=("a", "b")), STUDY.format(cohort=2), [])
+    write_folder(folder, FederationConfig(clients=("a", "b")), STUDY.format(cohort=2), [])
     return folder
 
 
@@ -45,17 +44,17 @@ def test_systemd_has_nothing_to_say_about_the_units(tmp_path: Path) -> None:
 
 def test_a_clients_limit_reaches_its_node(tmp_path: Path) -> None:
     site = written(tmp_path / "federation") / "clients" / "a"
-    assert "epsilon" not in node_config(ClientFile.read(site))
+    assert "epsilon" not in ClientConfig.read(site).text()
     file = site / "client.yaml"
     file.write_text(file.read_text() + "epsilon: 8\n")
-    assert node_config(ClientFile.read(site)).endswith(" epsilon=8.0")
+    assert ClientConfig.read(site).text().endswith(" epsilon=8.0")
     with pytest.raises(InputError, match="epsilon must be > 0, got -1"):
-        ClientFile.read(site, epsilon=-1.0)
+        ClientConfig.read(site, epsilon=-1.0)
 
 
 def test_clients_whose_names_look_like_numbers_keep_them(tmp_path: Path) -> None:
     """As YAML reads them, 09327503e7296450 is infinity and 012 is ten."""
     names = ("1e5", "09327503e7296450", "012", "null")
-    write_folder(tmp_path, Agreement(clients=names), STUDY.format(cohort=2), [])
-    assert Agreement.read(tmp_path / "federation.yaml").clients == names
-    assert tuple(ClientFile.read(tmp_path / "clients" / name).name for name in names) == names
+    write_folder(tmp_path, FederationConfig(clients=names), STUDY.format(cohort=2), [])
+    assert FederationConfig.read(tmp_path).clients == names
+    assert tuple(ClientConfig.read(tmp_path / "clients" / name).name for name in names) == names

@@ -20,19 +20,20 @@ import yaml
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
 
-from fedskip.engine.handed import Privacy
+from fedskip.config import build, load_yaml
+from fedskip.engine.upload_filters import Privacy
 from fedskip.flower.keys import write_certificates, write_key
 from fedskip.flower.local import write_local
-from fedskip.flower.serve import plan_in
-from fedskip.records.checkpoint import found, load_checkpoint
+from fedskip.flower.plan import FederationPlan
+from fedskip.records.checkpoint import list_checkpoints, load_checkpoint
 from fedskip.records.table import Table
 from fedskip.report.results import Results
-from fedskip.spec import build, load_yaml
 from grid import OWN_METHOD, data_file, in_process
+from studies import as_table
 
 POISON = """
 import dataclasses, fedskip
-from fedskip.data.npz import load as read
+from fedskip.data.from_files import load_arrays as read
 
 def load(path):
     data = read(path)
@@ -40,7 +41,9 @@ def load(path):
 """
 
 MAIN = [sys.executable, "-c", "from fedskip.cli import main; main()", "federation"]
-PATIENCE = 900.0  # seconds; most go into starting Python, over and over, on a machine that may be busy
+PATIENCE = (
+    900.0  # seconds; most go into starting Python, over and over, on a machine that may be busy
+)
 
 
 def study(folder: Path, clients: int, **keys: Any) -> Path:
@@ -101,9 +104,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def assert_undisturbed(folder: Path) -> None:
     """All that the server has after the last round is what the loop engine leads to, to the bit."""
-    plan = plan_in(folder)
+    plan = FederationPlan.read(folder)
     expected, _ = in_process(plan, finish=False).server.save()
-    tensors, notes = load_checkpoint(found(folder / "run" / "checkpoints", plan.setting.name)[-1][1])
+    tensors, notes = load_checkpoint(
+        list_checkpoints(folder / "run" / "checkpoints", plan.setting.name)[-1][1]
+    )
     [run] = notes["runs"]
     assert notes["round"] == plan.setting.rounds
     for name, tensor in expected.items():
@@ -131,14 +136,16 @@ def test_a_short_deployment_with_tls_and_registered_keys(tmp_path: Path, folder:
     assert_undisturbed(folder)
     results = Results.read(folder / "run")
     assert results.finished
-    assert [row["round"] for row in results.history] == [2]
-    assert results.history[0]["x_clients"] == 2
+    assert [row["round"] for row in as_table(results.history)] == [2]
+    assert as_table(results.history)[0]["x_clients"] == 2
     assert Table.read(folder / "run" / "sites.csv").column("client") == ["client-0", "client-1"]
     books = [
         folder / "audit.jsonl",
         *(folder / "clients" / f"client-{i}/state/audit.jsonl" for i in range(2)),
     ]
-    server, *sites = [[json.loads(line) for line in book.read_text().splitlines()] for book in books]
+    server, *sites = [
+        [json.loads(line) for line in book.read_text().splitlines()] for book in books
+    ]
     digests = {(one["way"], one["digest"]) for one in server}
     for site in sites:
         assert [one["kind"] for one in site[2:]] == ["train"] * 4 + ["evaluate"] * 2
@@ -151,7 +158,9 @@ def test_a_short_deployment_with_tls_and_registered_keys(tmp_path: Path, folder:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "fedskip(period=2)", "scaffold", "feddyn(alpha=0.1,period=2)"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedskip(period=2)", "scaffold", "feddyn(alpha=0.1,period=2)"]
+)
 def test_a_deployment_ends_with_the_weights_of_the_loop_engine(
     tmp_path: Path, folder: Path, method: str
 ) -> None:
@@ -169,7 +178,9 @@ def test_killed_at_once_nothing_is_left(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_server_app_is_resumed_in_the_middle_of_a_period(tmp_path: Path, folder: Path) -> None:
+def test_a_killed_server_app_is_resumed_in_the_middle_of_a_period(
+    tmp_path: Path, folder: Path
+) -> None:
     file = study(tmp_path, 3, methods=["scaffold(period=4)"], rounds=6)
     process = started("local", file, "--out", folder)
     wait_until(lambda: len(rounds(folder)) >= 2, process)
@@ -191,7 +202,14 @@ def test_a_method_of_ones_own_is_found_where_the_command_is_started(
     (tmp_path / "own_method.py").write_text(OWN_METHOD)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    done("local", study(tmp_path, 2, methods=["own_method:Pulled(period=2)"]), "-n", 2, "--out", folder)
+    done(
+        "local",
+        study(tmp_path, 2, methods=["own_method:Pulled(period=2)"]),
+        "-n",
+        2,
+        "--out",
+        folder,
+    )
     assert_undisturbed(folder)
     sys.modules.pop("own_method")
 
@@ -201,7 +219,7 @@ def test_private_visits(tmp_path: Path, folder: Path) -> None:
     privacy = {"clip": 0.5, "sigma": 0.1}
     file = study(tmp_path, 2, methods=["scaffold"], privacy=privacy)
     done("local", file, "-n", 2, "--out", folder)
-    rows = Results.read(folder / "run").history
+    rows = as_table(Results.read(folder / "run").history)
     assert [row["x_epsilon"] for row in rows] == pytest.approx(
         [Privacy(**privacy).epsilon(v) for v in (1, 2)]
     )
@@ -226,7 +244,7 @@ def test_ctrl_c_and_a_killed_superlink(tmp_path: Path, folder: Path) -> None:
     [link] = [
         pid
         for pid, command in processes_of(folder).items()
-        if "bin/flower-superlink" in command and "guard" not in command
+        if "bin/flower-superlink" in command and "fedskip.flower.processes" not in command
     ]
     os.kill(link, signal.SIGKILL)
     said, _ = process.communicate(timeout=PATIENCE)
@@ -239,11 +257,17 @@ def test_ctrl_c_and_a_killed_superlink(tmp_path: Path, folder: Path) -> None:
 @pytest.mark.slow
 def test_a_node_that_dies_is_used_again_when_it_is_back(tmp_path: Path, folder: Path) -> None:
     """It is left out of a round, or its successor answers the same order: whichever comes first."""
-    process = started("local", study(tmp_path, 3, methods=["scaffold"], rounds=500), "--out", folder)
+    process = started(
+        "local", study(tmp_path, 3, methods=["scaffold"], rounds=500), "--out", folder
+    )
 
     def nodes() -> set[int]:
         there = processes_of(folder).items()
-        return {pid for pid, command in there if "bin/flower-supernode" in command and "client-1" in command}
+        return {
+            pid
+            for pid, command in there
+            if "bin/flower-supernode" in command and "client-1" in command
+        }
 
     def taken_in() -> int:
         return sum("client-1" in one["clients"] for one in rounds(folder))
@@ -268,7 +292,9 @@ def test_a_poisoned_client_is_named_and_left_out(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "poison.py").write_text(POISON)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    )
     write_local(folder, 3, build(load_yaml(study(tmp_path, 3, methods=["fedavg"]))))
     file = folder / "clients" / "client-1" / "client.yaml"
     file.write_text(file.read_text() + "loader: poison:load\n")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from fedskip.flower.messages import hello, read_hello, tensors
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
+from fedskip.flower.messages import introduction, read_introduction, tensors
 
 
 def saved(array: np.ndarray) -> bytes:
@@ -24,8 +24,12 @@ def archived() -> bytes:
     return file.getvalue()
 
 
-HUGE = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,), }"
+HUGE = (
+    b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,), }"
+)
+OPEN = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (3,"
 UNREADABLE = {
+    "an unclosed header": OPEN.ljust(127) + b"\n",
     "an archive": archived(), "no bytes": b"", "cut": saved(np.zeros(9, np.float32))[:-4],
     "a header without its bytes": HUGE.ljust(127) + b"\n", "objects": saved(np.array([{}], object)),
     "whole numbers": saved(np.zeros(3, np.int64)), "columns": saved(np.asfortranarray(np.ones((2, 3)))),
@@ -50,5 +54,5 @@ def test_numbers_are_read_as_they_were_saved(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(("samples", "tests"), [(-5, 10), (0, 0), (10, -3)])
 def test_sites_have_samples(samples: int, tests: int) -> None:
-    with pytest.raises(InputError, match=r"a site's answer must have (samples >= 1|tests >= 0)"):
-        read_hello(hello("a", samples, tests))
+    with pytest.raises(InputError, match=r"an introduction must have (samples >= 1|tests >= 0)"):
+        read_introduction(introduction("a", samples, tests))

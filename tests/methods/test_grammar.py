@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.methods import (
     FedAdam,
     FedAvg,
@@ -80,7 +80,14 @@ def test_numbers_take_the_type_of_their_field() -> None:
 
 
 def test_parse_many_splits_outside_brackets_and_quotes() -> None:
-    expected = [FedAvg(), FedProx(mu=0.1), FedProx(mu=1.0), FedAvg(period="1x10, 5"), Moon(), FedNova()]
+    expected = [
+        FedAvg(),
+        FedProx(mu=0.1),
+        FedProx(mu=1.0),
+        FedAvg(period="1x10, 5"),
+        Moon(),
+        FedNova(),
+    ]
     entries = """fedavg, fedprox(mu=[0.1, 1]) fedskip(period='1x10, 5'),moon
                  fednova"""
     assert parse_many(entries) == expected
@@ -205,7 +212,10 @@ class Untitled(Method):
 def test_a_class_of_the_working_folder(in_folder: Path) -> None:
     (in_folder / "own_methods.py").write_text(OWN)
     [method] = parse("own_methods:Own(alpha=1, flag=true)")
-    assert (type(method).__name__, method.hyper_parameters()) == ("Own", {"alpha": 1.0, "flag": True})
+    assert (type(method).__name__, method.hyper_parameters()) == (
+        "Own",
+        {"alpha": 1.0, "flag": True},
+    )
     assert text(method) == "own_methods:Own(alpha=1.0, flag=True)"
     assert parse(text(method)) == [method]
 
@@ -251,7 +261,10 @@ def test_bad_classes(in_folder: Path, entry: str, message: str) -> None:
         ("fedprox(mu=[])", "mu must not be an empty list"),
         ("fedprox(mu=[0.1, -1])", "mu must be >= 0, got -1.0"),
         ("fedprox(mu=1+1)", "mu must be a number, a word, a text in quotes, or a list of them"),
-        ("fedprox(mu=open('x'))", "mu must be a number, a word, a text in quotes, or a list of them"),
+        (
+            "fedprox(mu=open('x'))",
+            "mu must be a number, a word, a text in quotes, or a list of them",
+        ),
         ("fedprox(0.1)", "fedprox takes its parameters by name"),
         ("fedprox(**x)", "one by one, without **"),
         ("fedprox(mu=1)(mu=2)", "takes its parameters by name"),
@@ -275,7 +288,12 @@ def test_mistakes_name_the_entry_and_the_way_out(entry: str, message: str) -> No
 
 @pytest.mark.parametrize(
     "entries",
-    ["fedavg fedavg", "fedskip(period=5), fedavg(period='5')", "fedprox(mu=[1, 1.0])", [Moon(), "moon"]],
+    [
+        "fedavg fedavg",
+        "fedskip(period=5), fedavg(period='5')",
+        "fedprox(mu=[1, 1.0])",
+        [Moon(), "moon"],
+    ],
 )
 def test_the_same_method_twice(entries: Any) -> None:
     with pytest.raises(InputError, match=r"methods holds .* twice"):

@@ -33,7 +33,7 @@ from fedskip.methods import (
     TrimmedMean,
 )
 from fedskip.models import build
-from fedskip.models.measures import contrast_loss
+from fedskip.models.losses import contrast_loss
 from fedskip.rng import stream, torch_scope
 from tiny import ALL_TERMS, METHODS, make_run, make_task, named, train
 
@@ -82,7 +82,9 @@ def quadratic(sizes: tuple[int, ...], local: Local) -> tuple[Task, list[np.ndarr
 class ByHand:
     """FedAvg with a period, in numpy: K slots visit the clients in turn. Methods override what differs."""
 
-    def __init__(self, *, sizes: tuple[int, ...] = SIZES, slots: int = 2, local: Local = LOCAL) -> None:
+    def __init__(
+        self, *, sizes: tuple[int, ...] = SIZES, slots: int = 2, local: Local = LOCAL
+    ) -> None:
         self.n, self.local = np.array(sizes), local
         self.tau = local.epochs * self.n // local.batch
         self.x, self.rest = START, np.zeros(2)  # the point and its buffer, as last broadcast
@@ -303,7 +305,9 @@ def assert_equal(found: Tensor | None, expected: Vector) -> None:
 # --- against numpy -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("engine", "period"), [("loop", 1), ("loop", 2), ("loop", 3), ("stacked", 2)])
+@pytest.mark.parametrize(
+    ("engine", "period"), [("loop", 1), ("loop", 2), ("loop", 3), ("stacked", 2)]
+)
 @pytest.mark.parametrize(("method", "by_hand"), PAIRS, ids=named(METHODS))
 def test_a_method_and_its_composition_with_skipping(
     method: Method, by_hand: type[ByHand], period: int, engine: str
@@ -323,12 +327,16 @@ def test_a_method_and_its_composition_with_skipping(
 
 
 @pytest.mark.parametrize(("method", "by_hand"), PAIRS, ids=named(METHODS))
-def test_methods_differ_from_fedavg_where_they_should(method: Method, by_hand: type[ByHand]) -> None:
+def test_methods_differ_from_fedavg_where_they_should(
+    method: Method, by_hand: type[ByHand]
+) -> None:
     """Otherwise the test above could not tell them apart."""
     fedavg, hand = ByHand(), by_hand()
     fedavg.run(6, 2)
     hand.run(6, 2)
-    assert (np.abs(hand.evaluated[-1] - fedavg.evaluated[-1])[:2] > 1e-3).all() == (by_hand is not ByHand)
+    assert (np.abs(hand.evaluated[-1] - fedavg.evaluated[-1])[:2] > 1e-3).all() == (
+        by_hand is not ByHand
+    )
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -396,12 +404,16 @@ def test_moon_s_loss(temperature: float) -> None:
     for row in range(7):
         a, b = (np.exp(cosine(z[row], q[row]) / temperature) for q in (near, far))
         expected.append(-np.log(a / (a + b)))
-    assert_equal(contrast_loss(*map(torch.from_numpy, (z, near, far)), temperature), np.array(expected))
+    assert_equal(
+        contrast_loss(*map(torch.from_numpy, (z, near, far)), temperature), np.array(expected)
+    )
 
 
 # --- numbers one can follow in one's head --------------------------------------------------------------
 
-HALF = Local(lr=0.5, momentum=0.0, weight_decay=0.0, batch=4, epochs=1, max_steps=1)  # one step, half-way
+HALF = Local(
+    lr=0.5, momentum=0.0, weight_decay=0.0, batch=4, epochs=1, max_steps=1
+)  # one step, half-way
 
 
 def halfway(method: Method, rounds: int) -> list[list[float]]:
@@ -428,13 +440,25 @@ def halfway(method: Method, rounds: int) -> list[list[float]]:
     ("method", "rounds", "expected"),
     [
         (FedAvg(), 1, [[1.75, 1.75]]),  # the slots go to 1 and 2, weights 1/4 and 3/4
-        (FedAvg(period=2), 2, [[2.25, 2.25]]),  # then 1 goes half-way to 4 and 2 stays; 16 samples each
-        (FedProx(mu=1.0, period=2), 2, [[2.25, 2.25]]),  # as above: no pull yet where a visit begins
+        (
+            FedAvg(period=2),
+            2,
+            [[2.25, 2.25]],
+        ),  # then 1 goes half-way to 4 and 2 stays; 16 samples each
+        (
+            FedProx(mu=1.0, period=2),
+            2,
+            [[2.25, 2.25]],
+        ),  # as above: no pull yet where a visit begins
         (FedNova(), 1, [[1.75, 1.75]]),  # one step each: nothing to normalise
         # c = -(2 + 4) / 2 after round 1; from 1.75 both clients then see the gradient 1.75 - 3
         (Scaffold(), 2, [[1.75, 1.75], [2.375, 2.375]]),
         (FedDyn(alpha=0.0), 1, [[1.5, 3.0]]),  # uniform mean; the cloud adds (1 + 2) / 2
-        (FedAvgM(beta=0.5), 2, [[1.75, 1.75], [3.5, 3.5]]),  # m = -1.75, then -0.875 - (2.625 - 1.75)
+        (
+            FedAvgM(beta=0.5),
+            2,
+            [[1.75, 1.75], [3.5, 3.5]],
+        ),  # m = -1.75, then -0.875 - (2.625 - 1.75)
     ],
     ids=lambda value: value.label if isinstance(value, Method) else "",
 )
@@ -471,7 +495,9 @@ def assert_same(one: list[Outcome], other: list[Outcome]) -> None:
 @pytest.mark.parametrize("period", [1, 2])
 @pytest.mark.parametrize("method", [FedProx(mu=0.0), Moon(mu=0.0)], ids=lambda method: method.label)
 def test_without_mu_it_is_fedavg(method: Method, period: int) -> None:
-    assert_same(perceptrons(replace(method, period=period), 4), perceptrons(FedAvg(period=period), 4))
+    assert_same(
+        perceptrons(replace(method, period=period), 4), perceptrons(FedAvg(period=period), 4)
+    )
 
 
 def test_a_period_of_one_is_fedavg() -> None:
@@ -511,7 +537,9 @@ def test_fedavgm_without_momentum_is_fedavg() -> None:
 
 
 def test_moon_differs_from_fedavg_only_once_a_client_comes_back() -> None:
-    task_rounds = 2  # two slots in turn: clients 0 and 1, then 1 and 2; client 1 is the first to come back
+    task_rounds = (
+        2  # two slots in turn: clients 0 and 1, then 1 and 2; client 1 is the first to come back
+    )
     moon, fedavg = (play("loop", method, task_rounds)[0] for method in (Moon(mu=2.0), FedAvg()))
     assert torch.equal(moon[0].evaluated, fedavg[0].evaluated)  # type: ignore[arg-type]
     assert not torch.equal(moon[1].evaluated, fedavg[1].evaluated)  # type: ignore[arg-type]
@@ -521,7 +549,9 @@ def test_moon_differs_from_fedavg_only_once_a_client_comes_back() -> None:
 
 
 def test_only_methods_without_memory_run_ahead() -> None:
-    assert all(method().sync == "period" for method in (FedAvg, FedProx, FedNova, FedAvgM, FedAdam, Median))
+    assert all(
+        method().sync == "period" for method in (FedAvg, FedProx, FedNova, FedAvgM, FedAdam, Median)
+    )
     assert all(method().sync == "round" for method in (Scaffold, Moon, FedDyn))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.methods.period import Period
 
 
@@ -47,7 +47,9 @@ def test_a_parsed_period_parses() -> None:
     assert Period.parse(Period.parse("1x10,5")) == Period.parse("1x10,5")
 
 
-@pytest.mark.parametrize("rule", [0, -1, 1.5, True, None, "", "0", "1x0", "1x00,5", "x3", "5,", "often", [3]])
+@pytest.mark.parametrize(
+    "rule", [0, -1, 1.5, True, None, "", "0", "1x0", "1x00,5", "x3", "5,", "often", [3]]
+)
 def test_bad_periods(rule: Any) -> None:
     with pytest.raises(InputError, match="period must be a number of rounds >= 1"):
         Period.parse(rule)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.methods import FedAvg, Median, Method, NormBounded, TrimmedMean, parse
 
 X = torch.zeros(2, dtype=torch.float64)
@@ -38,7 +38,9 @@ def test_the_median_of_four_is_between_two() -> None:
 
 
 def test_a_norm_is_cut_to_the_median_of_all() -> None:
-    w = torch.tensor([[3.0, 4.0], [0.0, 10.0], [600.0, 800.0]], dtype=torch.float64)  # norms 5, 10, 1000
+    w = torch.tensor(
+        [[3.0, 4.0], [0.0, 10.0], [600.0, 800.0]], dtype=torch.float64
+    )  # norms 5, 10, 1000
     third = torch.full((3,), 1 / 3, dtype=torch.float64)
     assert merged(NormBounded(), w, third) == [3.0, round((4 + 10 + 8) / 3, 9)]
     assert merged(NormBounded(factor=0.5), w, third) == [2.0, round((4 + 5 + 4) / 3, 9)]
@@ -74,7 +76,9 @@ def test_one_slot_moves_a_bounded_merge_by_no_more_than_its_share_of_the_bound()
     assert (torch.tensor(merged(NormBounded(), w, UNIFORM)) - without).norm() < 0.4 * others.max()
 
 
-@pytest.mark.parametrize("bad", ["trimmedmean(trim=0.5)", "trimmedmean(trim=-0.1)", "normbounded(factor=0)"])
+@pytest.mark.parametrize(
+    "bad", ["trimmedmean(trim=0.5)", "trimmedmean(trim=-0.1)", "normbounded(factor=0)"]
+)
 def test_bad_values(bad: str) -> None:
     with pytest.raises(InputError, match="must be"):
         parse(bad)

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedskip import rng
-from fedskip.models import Dropout, key_dropout, words
-from fedskip.models.dropout import FIRST
+from fedskip.models.dropout import FIRST, Dropout, key_dropout, words
 
 
 def worded(word: int, p: float = 0.3, layer: int = 0, channels: bool = False) -> Dropout:
@@ -48,7 +47,9 @@ def test_dropout_mask_belongs_to_word_and_layer() -> None:
     assert torch.equal(mask, worded(7)(x) > 0)
     for other in (worded(8), worded(7, layer=1)):
         agree = (mask == (other(x) > 0)).double().mean().item()
-        assert agree == pytest.approx(0.7**2 + 0.3**2, abs=0.06)  # as independent masks do; σ = .016
+        assert agree == pytest.approx(
+            0.7**2 + 0.3**2, abs=0.06
+        )  # as independent masks do; σ = .016
 
 
 def test_dropout_is_identity_in_eval_and_at_zero() -> None:
@@ -114,7 +115,13 @@ def test_key_dropout_replaces_every_kind() -> None:
     assert not net.state_dict()
 
     again = deepcopy(net)
-    assert [m.layer for m in key_dropout(again).modules() if isinstance(m, Dropout)] == [0, 1, 2, 3, 4]
+    assert [m.layer for m in key_dropout(again).modules() if isinstance(m, Dropout)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     again.append(nn.Dropout())
     assert key_dropout(again)[-1].layer == 5
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fedskip
 from fedskip import models
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.models import export as exporting
 from fedskip.models.vector import Layout
 from fedskip.models.weights import write_weights
@@ -49,7 +49,9 @@ def run_by_onnx(path: Path) -> Callable[[Tensor], Tensor]:
 def written(path: Path, module: nn.Module, x: Tensor | None = None, **about: Any) -> Path:
     """The file that a study would leave."""
     layout = Layout.of(module)
-    sample = {} if x is None else {"shape": [*x.shape[1:]], "dtype": str(x.dtype).removeprefix("torch.")}
+    sample = (
+        {} if x is None else {"shape": [*x.shape[1:]], "dtype": str(x.dtype).removeprefix("torch.")}
+    )
     write_weights(path, layout.views(layout.pack(module)), {"input": sample or None, **about})
     return path
 
@@ -89,7 +91,9 @@ def test_bundled_models(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", quick("mlp"))
-def test_bundled_models_as_onnx(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bundled_models_as_onnx(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("onnxscript")
     path, module, x = bundled(tmp_path, name)
     with warnings.catch_warnings():
@@ -104,9 +108,13 @@ def test_a_study_says_what_its_models_take(tmp_path: Path) -> None:
     results = study(tmp_path / "out", methods="fedavg", rounds=1, seeds=1).run()
     file = results.out / "models" / "toy.FedAvg.s0.last.safetensors"
     module = fedskip.load(file, module=Net())
-    assert_same(scripted(fedskip.export(file, tmp_path / "m.ts", module=Net())), module, torch.randn(7, 2))
+    assert_same(
+        scripted(fedskip.export(file, tmp_path / "m.ts", module=Net())), module, torch.randn(7, 2)
+    )
     assert fedskip.export(file, tmp_path / "m.pt") == tmp_path / "m.pt"  # which needs no module
-    with pytest.raises(InputError, match=r"do not say which model .* Give the module: module=MyNet\(\)"):
+    with pytest.raises(
+        InputError, match=r"do not say which model .* Give the module: module=MyNet\(\)"
+    ):
         fedskip.export(file, tmp_path / "other.ts")
 
 
@@ -125,7 +133,9 @@ def test_a_class_by_name_is_imported_only_if_the_caller_names_it(
         fedskip.export(path, tmp_path / "m.ts")
     assert caught.value.message(flags=True).endswith("Give it: --module named_nets:net.")
     assert "named_nets" not in sys.modules
-    assert_same(scripted(fedskip.export(path, tmp_path / "m.ts", module="named_nets:net")), module, x)
+    assert_same(
+        scripted(fedskip.export(path, tmp_path / "m.ts", module="named_nets:net")), module, x
+    )
 
 
 class Branching(nn.Module):
@@ -158,7 +168,7 @@ class Fixed(nn.Module):
         (
             Branching(False),
             ".ts",
-            r"cannot be made TorchScript \(its way depends on the values.*\.onnx or \.pt",
+            r"cannot be made TorchScript \(its operations depend on the values.*\.onnx or \.pt",
         ),
         (Fixed(), ".ts", "cannot be made TorchScript"),
         pytest.param(Fixed(), ".onnx", "cannot be made ONNX .* any size", marks=pytest.mark.slow),
@@ -187,11 +197,15 @@ def test_a_batch_may_be_given_where_the_file_says_nothing(tmp_path: Path) -> Non
     assert made(torch.zeros(4, 2)).shape == (4, 2)
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     pytest.importorskip("onnx")
     path, *_ = bundled(tmp_path, "perceptron")
-    with pytest.raises(InputError, match=r'onnxscript is not installed\. Pip install "fedskip\[onnx\]"'):
+    with pytest.raises(
+        InputError, match=r'onnxscript is not installed\. Pip install "fedskip\[onnx\]"'
+    ):
         fedskip.export(path, tmp_path / "m.onnx")
 
 
@@ -220,7 +234,9 @@ def test_nothing_is_written_over_unless_told_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "sample", [[3], {"shape": [1 << 40], "dtype": "float32"}, {"shape": [2], "dtype": "float99"}], ids=str
+    "sample",
+    [[3], {"shape": [1 << 40], "dtype": "float32"}, {"shape": [2], "dtype": "float99"}],
+    ids=str,
 )
 def test_a_header_that_is_damaged(sample: Any, tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 import fedskip
-from fedskip.input.errors import InputError
-from fedskip.models.measures import accuracy
-from fedskip.models.metrics import METRICS, Metric, MetricFailed, metrics
-from fedskip.spec.setting import SHARES
+from fedskip.config.setting import SHARES
+from fedskip.errors import InputError
+from fedskip.models.metrics import METRICS, Metric, MetricFailed, accuracy, metrics
 
 
 def outputs(n: int = 200, classes: int = 4) -> tuple[Tensor, Tensor]:
@@ -72,7 +71,9 @@ def test_auroc_is_how_often_the_right_one_is_higher() -> None:
     ones, zeros = apart[target == 1], apart[target == 0]
     by_hand = float((ones[:, None] > zeros[None]).double().mean())
     assert of("auroc", score, target) == pytest.approx(by_hand)
-    assert of("auroc", apart[:, None], target.float()) == pytest.approx(by_hand)  # one logit for a label
+    assert of("auroc", apart[:, None], target.float()) == pytest.approx(
+        by_hand
+    )  # one logit for a label
     several, classes = outputs()
     chance = several.double().softmax(1)
     each = [
@@ -97,19 +98,25 @@ def test_regression() -> None:
     target = torch.randn(50, 2, generator=generator)
     output = target + 0.5 * torch.randn(50, 2, generator=generator)
     error = (output - target).double()
-    assert of("rmse", output, target) == pytest.approx(float(error.square().mean().sqrt()), rel=1e-6)
+    assert of("rmse", output, target) == pytest.approx(
+        float(error.square().mean().sqrt()), rel=1e-6
+    )
     assert of("mae", output, target) == pytest.approx(float(error.abs().mean()), rel=1e-6)
     spread = (target - target.mean(0)).double().square().sum(0)
     by_hand = float((1 - error.square().sum(0) / spread).mean())
     assert of("r2", output, target) == pytest.approx(by_hand)
     assert of("r2", target.mean(0).expand(50, 2), target) == pytest.approx(0, abs=1e-6)
-    assert of("r2", output[:, :1], target[:, 0]) == pytest.approx(of("r2", output[:, 0], target[:, 0]))
+    assert of("r2", output[:, :1], target[:, 0]) == pytest.approx(
+        of("r2", output[:, 0], target[:, 0])
+    )
 
 
 def test_perplexity_of_even_chances_is_the_number_of_classes() -> None:
     _, target = outputs()
     assert of("perplexity", torch.zeros(200, 4), target) == pytest.approx(4)
-    assert of("perplexity", 5000.0 * torch.eye(4)[(target + 1) % 4], target) == math.inf  # never an error
+    assert (
+        of("perplexity", 5000.0 * torch.eye(4)[(target + 1) % 4], target) == math.inf
+    )  # never an error
 
 
 @pytest.mark.parametrize(
@@ -128,7 +135,9 @@ def test_undefined_is_nan_and_no_error(name: str, output: Tensor, target: Tensor
 
 def test_without_scikit_learn_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.metrics", None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r'auroc needs scikit-learn.*pip install "fedskip\[metrics\]"'):
+    with pytest.raises(
+        InputError, match=r'auroc needs scikit-learn.*pip install "fedskip\[metrics\]"'
+    ):
         by_name("auroc")
     assert by_name("r2").whole  # which needs nothing
     assert by_name("perplexity").after is not None
@@ -148,13 +157,20 @@ def plain(output: Tensor, target: Tensor) -> Tensor:
 
 def test_ones_own_is_marked_or_as_by_default() -> None:
     marked, unmarked = metrics((own, plain))
-    assert (marked.name, marked.whole, marked.higher_is_better, marked.percent) == ("own", True, False, True)
+    assert (marked.name, marked.whole, marked.higher_is_better, marked.percent) == (
+        "own",
+        True,
+        False,
+        True,
+    )
     assert marked.column == "x_own"
     assert (unmarked.whole, unmarked.higher_is_better, unmarked.percent) == (False, True, False)
 
 
 def test_by_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import fedskip\n@fedskip.metric(whole=True)\ndef mine(output, target):\n    return 0.5\n"
+    code = (
+        "import fedskip\n@fedskip.metric(whole=True)\ndef mine(output, target):\n    return 0.5\n"
+    )
     (tmp_path / "my_own_metrics.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -185,7 +201,9 @@ def test_an_object_of_torchmetrics() -> None:
 )
 def test_what_is_not_one_number(found: Any, said: str) -> None:
     with pytest.raises(InputError, match=f"(?i){said}"):
-        Metric("f", lambda output, target: found, whole=True).of_all(torch.zeros(3, 2), torch.zeros(3))
+        Metric("f", lambda output, target: found, whole=True).of_all(
+            torch.zeros(3, 2), torch.zeros(3)
+        )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +221,9 @@ def test_one_that_fails_says_what(whole: bool) -> None:
 
     metric = Metric("broken", broken, whole=whole)
     score: Callable[..., Any] = metric.of_all if whole else metric.of_each
-    with pytest.raises(MetricFailed, match="metric broken fails on 3 samples: KeyError: 'no such class'"):
+    with pytest.raises(
+        MetricFailed, match="metric broken fails on 3 samples: KeyError: 'no such class'"
+    ):
         score(torch.zeros(3, 2), torch.zeros(3))
 
 
@@ -211,11 +231,14 @@ def test_one_that_fails_says_what(whole: bool) -> None:
     ("chosen", "said"),
     [
         ("acuracy", r"^metric is not known, .*Did you mean 'accuracy'\?"),
-        ("accuracy, macro_f1", r"^metric must be a name or a list of names.*\[accuracy, macro_f1\]"),
+        (
+            "accuracy, macro_f1",
+            r"^metric must be a name or a list of names.*\[accuracy, macro_f1\]",
+        ),
         ("operator:top5", r"^metric operator:top5: operator has no 'top5'"),
         ("math:pi", r"^metric math:pi must be a function \(output, target\), got 3\.14"),
         ("torch.nn:MSELoss", r"^metric torch\.nn:MSELoss must be a function.*whole=True"),
-        (("accuracy", "fedskip.models.measures:accuracy"), "must have names of their own"),
+        (("accuracy", "fedskip.models.metrics:accuracy"), "must have different names"),
         (("accuracy", lambda output, target: output), "must have a name.*not a lambda"),
     ],
 )

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedskip import rng
-from fedskip.input.errors import InputError
-from fedskip.models import MODELS, Dropout, build, refuse, stacking_obstacles
+from fedskip.errors import InputError
+from fedskip.models import MODELS, Dropout, build
+from fedskip.models.checks import check_trainable, stacking_obstacles
 
 
 def counted(module: nn.Module) -> int:
@@ -72,8 +73,13 @@ def test_parts_of_resnet50() -> None:
 
 
 def test_resnet50_strides_on_the_3x3_and_ends_at_4x4() -> None:
-    strided = [m for m in on_meta("resnet50").modules() if isinstance(m, nn.Conv2d) and m.stride == (2, 2)]
-    assert [m.kernel_size for m in strided] == [(3, 3), (1, 1)] * 3  # body and shortcut of three stages
+    strided = [
+        m for m in on_meta("resnet50").modules() if isinstance(m, nn.Conv2d) and m.stride == (2, 2)
+    ]
+    assert [m.kernel_size for m in strided] == [
+        (3, 3),
+        (1, 1),
+    ] * 3  # body and shortcut of three stages
     net = build("resnet50", width=2, blocks=[1, 1, 1, 1])
     assert net.stages(net.stem(torch.zeros(1, 3, 32, 32))).shape == (1, 64, 4, 4)
 
@@ -116,7 +122,9 @@ def test_perceptron_starts_glorot_uniform_with_zero_bias() -> None:
         dense = build("perceptron").dense
     limit = sqrt(6 / (60 + 5))
     assert not dense.bias.any()
-    assert 0.9 * limit < dense.weight.abs().max() <= limit  # torch's default would stop at 1/√60 = .13
+    assert (
+        0.9 * limit < dense.weight.abs().max() <= limit
+    )  # torch's default would stop at 1/√60 = .13
     assert dense.weight.std().item() == pytest.approx(limit / sqrt(3), rel=0.1)
 
 
@@ -167,7 +175,9 @@ def test_unknown_model_and_option() -> None:
         InputError, match=r"^model\.name is not known, got 'resnet'\. Did you mean 'resnet50'\?"
     ):
         build("resnet")
-    with pytest.raises(InputError, match=r"^model\.hed is not an option of 'cnn'.*Did you mean 'head'\?"):
+    with pytest.raises(
+        InputError, match=r"^model\.hed is not an option of 'cnn'.*Did you mean 'head'\?"
+    ):
         build("cnn", hed=True)
 
 
@@ -202,23 +212,38 @@ def test_stacking_obstacles() -> None:
 
     for layer in (nn.LSTM(2, 2), nn.GRU(2, 2), nn.RNN(2, 2)):
         assert reason(layer).startswith(f"layer '1' ({type(layer).__name__}) cannot be batched")
-    for layer in (nn.AlphaDropout(), nn.FeatureAlphaDropout(), nn.RReLU(), nn.MultiheadAttention(2, 1, 0.1)):
+    for layer in (
+        nn.AlphaDropout(),
+        nn.FeatureAlphaDropout(),
+        nn.RReLU(),
+        nn.MultiheadAttention(2, 1, 0.1),
+    ):
         assert "draws from torch's global generator" in reason(layer)
-    for layer in (nn.Dropout(), nn.Dropout2d(), Dropout(), nn.MultiheadAttention(2, 1), nn.BatchNorm1d(2)):
+    for layer in (
+        nn.Dropout(),
+        nn.Dropout2d(),
+        Dropout(),
+        nn.MultiheadAttention(2, 1),
+        nn.BatchNorm1d(2),
+    ):
         assert reason(layer) == ""
     assert "momentum" in reason(nn.BatchNorm1d(2, momentum=None))
     assert "lazy" in reason(nn.LazyLinear(2))
 
 
 def test_refuse() -> None:
-    with pytest.raises(InputError, match=r"model\.1\.momentum of a BatchNorm must be .* Set momentum=0\.1"):
-        refuse(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)))
+    with pytest.raises(
+        InputError, match=r"model\.1\.momentum of a BatchNorm must be .* Set momentum=0\.1"
+    ):
+        check_trainable(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)))
     with pytest.raises(InputError, match=r"model\.momentum"):
-        refuse(nn.BatchNorm1d(2, momentum=None))
-    refuse(nn.BatchNorm1d(2, momentum=None, track_running_stats=False))  # no average, no counter
+        check_trainable(nn.BatchNorm1d(2, momentum=None))
+    check_trainable(
+        nn.BatchNorm1d(2, momentum=None, track_running_stats=False)
+    )  # no average, no counter
     with pytest.raises(InputError, match=r"model\.weight must be real .* torch\.complex64"):
-        refuse(nn.Linear(2, 2, dtype=torch.complex64))
+        check_trainable(nn.Linear(2, 2, dtype=torch.complex64))
     with pytest.raises(InputError, match=r"model\.weight .* torch\.float8"):
-        refuse(nn.ParameterDict({"weight": torch.zeros(2).to(torch.float8_e4m3fn)}))
+        check_trainable(nn.ParameterDict({"weight": torch.zeros(2).to(torch.float8_e4m3fn)}))
     with pytest.raises(InputError, match=r"model\.running_mean|model\.weight"):
-        refuse(nn.LazyBatchNorm1d())
+        check_trainable(nn.LazyBatchNorm1d())

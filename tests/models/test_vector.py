@@ -33,7 +33,9 @@ def module() -> Everything:
     return module
 
 
-def test_trainable_parameters_come_first_then_frozen_ones_then_float_buffers(module: Everything) -> None:
+def test_trainable_parameters_come_first_then_frozen_ones_then_float_buffers(
+    module: Everything,
+) -> None:
     layout = Layout.of(module)
     places = {e.name: (e.start, e.stop, e.shape) for e in layout.spans}
     assert places == {
@@ -51,7 +53,26 @@ def test_trainable_parameters_come_first_then_frozen_ones_then_float_buffers(mod
 
 
 def test_pack_writes_every_number_in_its_place(module: Everything) -> None:
-    expected = [7, *range(10, 16), *range(20, 23), 1, 1, 1, 0, 0, 0, 0, 1, *[0.5] * 4, 30, 31, 32, 1, 1, 1]
+    expected = [
+        7,
+        *range(10, 16),
+        *range(20, 23),
+        1,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+        1,
+        *[0.5] * 4,
+        30,
+        31,
+        32,
+        1,
+        1,
+        1,
+    ]
     assert Layout.of(module).pack(module).tolist() == expected
 
 
@@ -86,7 +107,9 @@ def test_views_share_memory_with_the_rows(module: Everything, lead: tuple[int, .
     layout = Layout.of(module)
     rows = torch.arange(float(torch.Size([*lead, layout.size]).numel())).view(*lead, layout.size)
     views = layout.views(rows)
-    assert {name: v.shape for name, v in views.items()} == {e.name: (*lead, *e.shape) for e in layout.spans}
+    assert {name: v.shape for name, v in views.items()} == {
+        e.name: (*lead, *e.shape) for e in layout.spans
+    }
     for span in layout.spans:
         part = rows[..., span.start : span.stop]
         assert torch.equal(views[span.name].reshape(part.shape), part)

@@ -9,7 +9,7 @@ from torch import nn
 
 import fedskip
 from fedskip import models
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.models.vector import Layout
 from fedskip.models.weights import read_state, read_weights, write_weights
 from fedskip.rng import torch_scope
@@ -33,7 +33,9 @@ def written(path, module, **about):
     return path
 
 
-@pytest.mark.parametrize("description", [{"name": "perceptron"}, {"name": "cnn", "head": False}, THIN])
+@pytest.mark.parametrize(
+    "description", [{"name": "perceptron"}, {"name": "cnn", "head": False}, THIN]
+)
 def test_load_gives_the_module_back(tmp_path, description):
     module = trained(description, classes=7)
     loaded = fedskip.load(written(tmp_path / "m.safetensors", module, model=description, classes=7))
@@ -45,7 +47,10 @@ def test_load_gives_the_module_back(tmp_path, description):
 
 def test_load_leaves_the_global_generator_alone(tmp_path):
     path = written(
-        tmp_path / "m.safetensors", trained({"name": "perceptron"}), model={"name": "perceptron"}, classes=10
+        tmp_path / "m.safetensors",
+        trained({"name": "perceptron"}),
+        model={"name": "perceptron"},
+        classes=10,
     )
     before = torch.get_rng_state()
     fedskip.load(path)
@@ -103,7 +108,9 @@ def test_unreadable_files(tmp_path):
 
 
 def test_every_flipped_bit_is_found_or_harms_nothing(tmp_path):
-    path = written(tmp_path / "m.safetensors", module := trained({"name": "perceptron", "inputs": 2}, 2))
+    path = written(
+        tmp_path / "m.safetensors", module := trained({"name": "perceptron", "inputs": 2}, 2)
+    )
     whole, state = path.read_bytes(), module.state_dict()
     found = 0
     for bit in range(0, 8 * len(whole), 7):

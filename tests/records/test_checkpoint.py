@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskip import FedAvg
 from fedskip.methods.base import Merged, State
-from fedskip.records.checkpoint import found
+from fedskip.records.checkpoint import list_checkpoints
 from studies import study
 
 
@@ -28,5 +28,5 @@ class Keeping(FedAvg):
 def test_any_tensor_can_be_kept(tmp_path: Path) -> None:
     made = study(tmp_path / "s", methods=[Keeping()], seeds=1, rounds=2, engine="loop")
     made.run()
-    state = load_file(found(made.out / "checkpoints", "toy")[-1][1])
+    state = load_file(list_checkpoints(made.out / "checkpoints", "toy")[-1][1])
     assert state["toy.Keeping.s0/server.state.last"].shape[1] == 4

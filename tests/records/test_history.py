@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedskip.records.history import HISTORY, HistoryFile
+from fedskip.records.history import HISTORY, HistoryFile, summarise
 from fedskip.records.table import Row, Table
 
 
@@ -59,5 +59,24 @@ def test_cut_forgets_what_came_later(history: HistoryFile) -> None:
     history.append([*rows(3), *rows(3, setting="b")])
     history.cut({"a.r": 1})
     assert Table.read(history.path).column("round") == [1, 3]
-    history.cut({}, anew=["a.r"])
+    history.cut({}, restarted=["a.r"])
     assert Table.read(history.path).column("setting") == ["b"]
+
+
+def scored(scores: list[float]) -> list[dict[str, object]]:
+    empty = dict.fromkeys(HISTORY) | {"bytes_down": 0, "bytes_up": 0}
+    return [
+        empty | {"round": i, "test_accuracy": score, "val_accuracy": score}
+        for i, score in enumerate(scores, 1)
+    ]
+
+
+def test_the_tail_is_the_last_tenth_of_the_rounds_and_no_round_more() -> None:
+    scores = [0.0] * 17 + [100.0, 1.0, 3.0]  # rounds 18, 19 and 20
+    assert summarise(scored(scores), rounds=20)["mean_tail"] == 2.0
+
+
+def test_of_equal_scores_the_first_is_the_best() -> None:
+    history = scored([0.1, 0.7, 0.3, 0.7])
+    assert summarise(history, rounds=4)["best_round"] == 2
+    assert summarise(history, rounds=4, higher=False)["best_round"] == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.records.table import Table
 
 
@@ -39,7 +39,9 @@ def test_what_other_programs_do_to_a_table_changes_no_number(tmp_path: Path) -> 
     rows = [{"run": "a", "round": 1, "test_accuracy": 0.1 + 0.2, "diverged": False}]
     text = Table(rows[0], rows).csv()
     file = tmp_path / "t.csv"
-    turned = "\n".join(",".join(f'"{cell}"' for cell in line.split(",")[::-1]) for line in text.split("\n"))
+    turned = "\n".join(
+        ",".join(f'"{cell}"' for cell in line.split(",")[::-1]) for line in text.split("\n")
+    )
     changed = [
         text.encode("utf-8-sig"),
         text.replace("\n", "\r\n").encode(),
@@ -56,8 +58,14 @@ def test_what_other_programs_do_to_a_table_changes_no_number(tmp_path: Path) -> 
         ("", r"t\.csv is empty"),
         ("run;round\na;1\n", r"t\.csv has semicolons where commas should be"),
         ("run,round\na,1,2\n", r"t\.csv line 2 must have 2 cells, as the first line has, got 3"),
-        ("run,round\na,1\nb,1e5\n", r"t\.csv line 3 must have a whole number in column round, got '1e5'"),
-        ("run,test_accuracy\na,1_0\n", r"line 2 must have a number in column test_accuracy, got '1_0'"),
+        (
+            "run,round\na,1\nb,1e5\n",
+            r"t\.csv line 3 must have a whole number in column round, got '1e5'",
+        ),
+        (
+            "run,test_accuracy\na,1_0\n",
+            r"line 2 must have a number in column test_accuracy, got '1_0'",
+        ),
         ("run,run\na,1\n", r"t\.csv has a column twice, got 'run'"),
         ("round\n1\n", r"t\.csv lacks the column run"),
         ("run,round\n,1\n", r"t\.csv line 2 has nothing in column run"),

@@ -2,12 +2,18 @@
 
 import base64
 import hashlib
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from fedskip.report.page import content, page
-from studies import recorded, run, study
+from fedskip.report.combine_studies import combine
+from fedskip.report.findings import Findings
+from fedskip.report.page import charts, content, page, script
+from fedskip.report.page_sections import diverged, provenance, setup, timing
+from fedskip.report.results import Results
+from fedskip.report.style import look
+from studies import curve, recorded, run, study
 
 
 def test_the_page_and_its_figures(tmp_path):
@@ -28,17 +34,29 @@ def test_the_page_and_its_figures(tmp_path):
     for text in ("FedAvg", "FedSkip-3", "centralised"):
         assert text in page
         assert text in accuracy
-    assert page.count('src="data:image/svg+xml;base64,') == 7
+    pictures = page.count('src="data:image/svg+xml;base64,')
+    assert pictures == 4, "accuracy, routing, partition, sweep; charts show the other curves"
+    assert len(page) < 300_000
     assert "record:" in page  # the study itself
     assert (again / "figures" / "toy.accuracy.svg").read_text() == accuracy
 
 
 def test_every_figure_of_a_reduced_study_says_so(tmp_path):
     """Also of one that has a sweep, clients, and a way of models to show."""
-    keys = {"methods": "fedavg, fedskip(period=2)", "rounds": 2, "seeds": 1, "client_accuracy": True}
-    study(tmp_path / "s", of_rounds=200, **keys).run()
+    keys = {
+        "methods": "fedavg, fedskip(period=2)",
+        "rounds": 2,
+        "seeds": 1,
+        "client_accuracy": True,
+    }
+    study(tmp_path / "s", settings=[{"record": {"full_rounds": 200}}], **keys).run()
     figures = {path.name: path.read_text() for path in (tmp_path / "s" / "figures").iterdir()}
-    assert {"toy.routing.svg", "toy.partition.svg", "toy.clients.svg", "sweep.svg"} <= figures.keys()
+    assert {
+        "toy.routing.svg",
+        "toy.partition.svg",
+        "toy.clients.svg",
+        "sweep.svg",
+    } <= figures.keys()
     assert [name for name, text in figures.items() if "reduced: 2 of 200 rounds" not in text] == []
 
 
@@ -69,7 +87,7 @@ def test_the_page_loads_nothing_and_cuts_nothing(tmp_path):
     runs = [run(label, s, 0.5 + s / 10) for label in ("FedAvg", "<b>Mine</b>") for s in (0, 1)]
     results = recorded(tmp_path, [*runs, run("MOON", 0, 0.1, diverged=True)])
     (tmp_path / "study.yaml").write_text("name: demo\nsettings: [{name: a}]")
-    main = content(results, {"a": [("curves", "words", b"<svg/>")]}, ["a note & more"])
+    main = content(Findings(results), {"a": [("curves", "words", b"<svg/>")]}, ["a note & more"])
     text = page("demo & more", main)
     checked = Checked()
     checked.feed(text)
@@ -79,19 +97,29 @@ def test_the_page_loads_nothing_and_cuts_nothing(tmp_path):
     assert "<script" not in main, "there is nothing to draw"
     assert "<title>demo &amp; more</title>" in text
     assert "a note &amp; more" in text
-    assert ["<b>Mine</b>", *["55.00 ± 7.07"] * 3, "122 kB", "5"] in [row[:6] for row in checked.rows]
-    assert "a.MOON.s0 although the losses of all visits were finite; its numbers are of the first 5" in main
+    assert ["<b>Mine</b>", *["55.00 ± 7.07"] * 3, "122 kB", "5"] in [
+        row[:6] for row in checked.rows
+    ]
+    assert (
+        "a.MOON.s0 although the losses of all visits were finite; its numbers are of the first 5"
+        in main
+    )
     assert "Not finished" not in main
-    assert "Not finished" in content(replace(results, finished=False), {})
+    assert "Not finished" in content(Findings(replace(results, finished=False)), {})
 
 
 def test_scripts_are_allowed_by_their_hashes_and_no_others(tmp_path):
     text = page("demo", "<main></main>")
     allowed = re.findall("'sha256-([^']+)'", text)
     made = re.findall("<script>(.*?)</script>", text, re.DOTALL)
-    assert [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in made] == allowed
+    assert [
+        base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in made
+    ] == allowed
     assert "unsafe-eval" not in text.partition("<title>")[0]
-    assert "Content-Security-Policy" not in page("demo", "<main></main>", served=True).partition("<title>")[0]
+    assert (
+        "Content-Security-Policy"
+        not in page("demo", "<main></main>", served=True).partition("<title>")[0]
+    )
 
 
 def test_a_picture_that_cannot_be_drawn_loses_no_study(tmp_path, monkeypatch, caplog):
@@ -102,7 +130,9 @@ def test_a_picture_that_cannot_be_drawn_loses_no_study(tmp_path, monkeypatch, ca
     made = study(tmp_path / "s", methods="fedavg", rounds=1, seeds=1)
     made.run()
     assert made.is_finished()
-    assert "report.html was not written (RuntimeError: no pencil); try: fedskip report" in caplog.text
+    assert (
+        "report.html was not written (RuntimeError: no pencil); try: fedskip report" in caplog.text
+    )
 
 
 def test_studies_of_references_alone_and_of_metrics_that_are_not_defined(tmp_path):
@@ -114,3 +144,93 @@ def test_studies_of_references_alone_and_of_metrics_that_are_not_defined(tmp_pat
     study(tmp_path / "alone", settings=[{"name": "one", "reference": True}], **few).run()
     for name in ("nan", "alone"):
         assert (tmp_path / name / "report.html").exists(), name
+
+
+# --- sections ------------------------------------------------------------------------------------------
+
+
+def test_the_set_up_at_a_glance(tmp_path):
+    keys = {"data": {"name": "synthetic"}, "local": {"epochs": 1, "batch": 8}, "cohort": 4}
+    runs = [run("FedAvg", 0, 0.5), run("MOON", 0, 0.6)]
+    table = setup(recorded(tmp_path, runs, methods=["fedavg", "moon"], **keys))
+    for name, value in {
+        "methods": "FedAvg, MOON(mu=1.0, temperature=0.5)",
+        "clients": "20, 4 of them in a round",
+        "metrics": "accuracy, on 1,001 test samples",
+        "seeds": "0",
+    }.items():
+        assert f"<th>{name}</th><td>{value}</td>" in table
+
+
+def test_runs_that_diverged_say_where(tmp_path):
+    broke = run("MOON", 0, 0.1, diverged=True) | {
+        "broke_round": 6,
+        "broke_client": 3,
+        "broke_slot": 1,
+    }
+    assert diverged(recorded(tmp_path, [run("FedAvg", 0, 0.5)])) == ""
+    text = diverged(recorded(tmp_path, [run("FedAvg", 0, 0.5), broke]))
+    assert (
+        "a.MOON.s0 in round 6, in slot 1 at client 3; its numbers are of the first 5 rounds" in text
+    )
+    assert "What helps: a smaller local.lr, a local.clip" in text
+
+
+def test_studies_put_together_each_say_where_they_come_from(tmp_path):
+    for seed in (0, 1):
+        study(tmp_path / str(seed), methods="fedavg", rounds=2, seeds=[seed]).run()
+    results, _ = combine([Results.read(tmp_path / str(seed)) for seed in (0, 1)])
+    text = provenance(results)
+    for seed in (0, 1):
+        assert f"in the folder {seed}." in text
+    assert text.count("<details>") == text.count("Hash of the study: ") == 2
+    assert timing(results).count("<td>1 run</td><td>2 rounds</td>") == 2
+
+
+# --- charts --------------------------------------------------------------------------------------------
+
+
+def test_numbers_looks_and_notes(tmp_path):
+    odd = "</script><b>"
+    rows = [
+        *curve("FedAvg", 0, {1: 0.25, 2: 0.5}),
+        *curve("FedAvg", 1, {1: 0.75, 2: 0.5}),
+        *curve(odd, 0, {2: 1 / 3}),
+    ]
+    runs = [run("FedAvg", 0, 0.5), run("FedAvg", 1, 0.5), run(odd, 0, 0.5)]
+    text = charts(recorded(tmp_path, runs, rows=rows))
+    assert "<" not in text, "it stands in a page"
+    data = json.loads(text)
+    [chart] = data["charts"]
+    assert chart["methods"]["FedAvg"] == {"colour": look("FedAvg").colour, "dash": "-"}
+    view = chart["views"]["test_accuracy"]
+    assert (view["name"], view["log"], view["banded"]) == ("test accuracy (%)", False, True)
+    line = view["lines"]["FedAvg"]
+    across = chart["across"]["FedAvg"][line["at"]]
+    assert (across["round"], across["merges"], line["mean"]) == ([1, 2], [1, 2], [50, 50])
+    assert (line["low"], line["high"]) == ([25, 50], [75, 50])
+    assert view["lines"][odd]["mean"] == [33.33]
+    assert chart["views"]["drift_mean"]["log"] is True
+    assert "slot_accuracy" not in chart["views"], "it was not measured"
+
+
+def test_every_line_has_a_dash(tmp_path):
+    """Of methods, of those that skip, and of rules for the period."""
+    labels = {
+        "FedAvg": "-",
+        "FedSkip-5": "-",
+        "SCAFFOLD+skip-5": "--",
+        "FedSkip-1x10,5": "-.",
+    }
+    rows = [row for label in labels for row in curve(label, 0, {1: 0.25, 2: 0.5})]
+    text = charts(recorded(tmp_path, [run(label, 0, 0.5) for label in labels], rows=rows))
+    [chart] = json.loads(text)["charts"]
+    assert {label: look["dash"] for label, look in chart["methods"].items()} == labels
+
+
+def test_nothing_to_draw(tmp_path):
+    assert charts(recorded(tmp_path, [run("FedAvg", 0, 0.5)])) == ""
+
+
+def test_the_script_may_stand_in_a_page():
+    assert "</script" not in script()

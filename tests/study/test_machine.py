@@ -11,9 +11,9 @@ import pytest
 from fedskip import FedAvg, InputError
 from fedskip.bench.cases import CASES
 from fedskip.bench.contestants import setting_of
-from fedskip.models.forms import KERNELS
-from fedskip.records.provenance import Folder
-from fedskip.spec import Tree, build
+from fedskip.config import Tree, build
+from fedskip.models.stackable import KERNELS
+from fedskip.records.folder import Folder
 from fedskip.study.machine import Machine
 from fedskip.version import device_name
 from studies import Halved, study
@@ -35,8 +35,14 @@ def test_auto_takes_the_loop_for_an_objective_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the model's benchmark was won by the stacked engine."""
-    monkeypatch.setattr("fedskip.study.choice.SHORT", 0)
-    keys = {"data": "synthetic", "model": "perceptron", "cohort": 2, "local": {"max_steps": 1}, "seeds": 1}
+    monkeypatch.setattr("fedskip.study.choose_engine.SHORT", 0)
+    keys = {
+        "data": "synthetic",
+        "model": "perceptron",
+        "cohort": 2,
+        "local": {"max_steps": 1},
+        "seeds": 1,
+    }
     for methods, engine in (("fedavg", "stacked"), ([FedAvg(), Halved()], "loop")):
         out = tmp_path / engine
         study(out, partition=None, methods=methods, rounds=1, **keys).run()
@@ -72,13 +78,17 @@ def test_a_study_does_not_go_on_with_a_part_of_its_gpu(
     study(tmp_path, rounds=1).run()
     gpu.multi_processor_count = 78
     was, now = "'H200 with 132 multiprocessors'", "'H200 with 78 multiprocessors'"
-    with pytest.raises(InputError, match=rf"not repeat .* machine\.device_name was {was} and is {now}"):
+    with pytest.raises(
+        InputError, match=rf"not repeat .* machine\.device_name was {was} and is {now}"
+    ):
         study(tmp_path, rounds=1).resume(rounds=2)
     gpu.multi_processor_count = 132
     study(tmp_path, rounds=1).resume(rounds=2)
 
 
-def test_a_study_does_not_go_on_with_another_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_does_not_go_on_with_another_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the same capability; an older version noted that alone, and goes on with any that has it."""
     name = "AVX512 on Xeon"
     monkeypatch.setattr("fedskip.study.machine.device_name", lambda _: name)

@@ -15,12 +15,12 @@ import yaml
 from torch import nn
 
 from fedskip import Arrays, Dataset, InputError
-from fedskip.engine.handed import Privacy
+from fedskip.engine.upload_filters import Privacy
 from fedskip.federation.server import draw_cohort
-from fedskip.records.provenance import Folder
+from fedskip.records.folder import Folder
 from fedskip.records.table import Row
-from fedskip.report.progress import Course, Progress
-from studies import Net, numbered, numbers, study, toy
+from fedskip.report.progress import Progress, SettingProgress
+from studies import Net, as_table, numbered, numbers, study, toy
 
 
 def test_nan_in_the_data(tmp_path: Path) -> None:
@@ -36,11 +36,11 @@ def test_small_clients(tmp_path: Path) -> None:
     results = study(
         tmp_path / "a", data=data, local={"batch": 12, "epochs": 1, "last_batch": "keep"}, seeds=1
     ).run()
-    assert len(results.summary) == 6
+    assert len(as_table(results.summary)) == 6
     short = study(
         tmp_path / "b", data=data, local={"batch": 64, "small_clients": "short"}, seeds=1, rounds=2
     ).run()
-    assert len(short.summary) == 6
+    assert len(as_table(short.summary)) == 6
     with pytest.raises(InputError, match="cohort must be <= 0"):
         study(tmp_path / "c", data=data, local={"batch": 64, "small_clients": "drop"}).run()
 
@@ -80,26 +80,38 @@ def test_small_clients_are_counted(
     tmp_path: Path, local: dict[str, Any], seeds: int, said: list[str]
 ) -> None:
     class Watching(Progress):
-        def setting(self, course: Course, rows: Iterable[Row]) -> None:
-            self.notes = course.notes
+        def started(self, setting: SettingProgress, rows: Iterable[Row]) -> None:
+            self.notes = setting.notes
 
-    watching, keys = Watching(), {"local": {"batch": 8, "epochs": 1} | local, "cohort": 2, "engine": "loop"}
+    watching, keys = (
+        Watching(),
+        {"local": {"batch": 8, "epochs": 1} | local, "cohort": 2, "engine": "loop"},
+    )
     made = study(
-        tmp_path / "s", data=uneven(7, 16, 5, 16, 16, 16), methods="fedavg", rounds=1, seeds=seeds, **keys
+        tmp_path / "s",
+        data=uneven(7, 16, 5, 16, 16, 16),
+        methods="fedavg",
+        rounds=1,
+        seeds=seeds,
+        **keys,
     )
     made.run(watching)
     assert watching.notes == said
 
 
 def test_a_study_whose_small_clients_were_dropped_goes_on(tmp_path: Path) -> None:
-    keys = {"data": uneven(7, 16, 5, 16), "cohort": 2, "local": {"batch": 8, "small_clients": "drop"}}
+    keys = {
+        "data": uneven(7, 16, 5, 16),
+        "cohort": 2,
+        "local": {"batch": 8, "small_clients": "drop"},
+    }
     made = study(tmp_path / "s", **keys, methods="fedavg", rounds=1, seeds=1)
     made.run()
     facts = Folder(tmp_path / "s").record()["settings"]["toy"]["divisions"][0]
     counts = {"clients", "train", "test", "evaluated", "validation"}
     assert facts.keys() == {"partition", "held_out", *counts}
     assert facts["clients"] == 2
-    assert made.resume(rounds=2).summary.column("rounds") == [2]
+    assert as_table(made.resume(rounds=2).summary).column("rounds") == [2]
 
 
 def test_pretrained_init(tmp_path: Path) -> None:
@@ -110,7 +122,9 @@ def test_pretrained_init(tmp_path: Path) -> None:
         tmp_path / "a", init=str(tmp_path / "net.pt"), methods="fedavg", rounds=2, seeds=1
     ).run()
     from_module = study(tmp_path / "b", model=net, methods="fedavg", rounds=2, seeds=1).run()
-    assert from_file.history.column("train_loss") == from_module.history.column("train_loss")
+    assert as_table(from_file.history).column("train_loss") == as_table(from_module.history).column(
+        "train_loss"
+    )
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
     with pytest.raises(InputError, match=r"init lacks 'one\.bias'"):
         study(tmp_path / "c", init=str(tmp_path / "other.pt")).run()
@@ -136,7 +150,8 @@ def test_samples_may_have_a_number_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "said"), [(90, "got 90. Set model.vocabulary=91"), (-1, "got -1. Number the tokens from 0 on")]
+    ("token", "said"),
+    [(90, "got 90. Set model.vocabulary=91"), (-1, "got -1. Number the tokens from 0 on")],
 )
 def test_tokens_without_an_embedding_are_refused(token: int, said: str, tmp_path: Path) -> None:
     x = torch.zeros(20, 5, dtype=torch.int64)
@@ -150,10 +165,15 @@ def test_tokens_without_an_embedding_are_refused(token: int, said: str, tmp_path
 
 @pytest.mark.parametrize("model", ["linear", {"name": "mlp", "hidden": [5]}])
 def test_regression_takes_its_sizes_from_the_data(model: Any, tmp_path: Path) -> None:
-    keys = {"loss": "squared_error", "metric": "minus_squared_error", "methods": "fedavg, moon", "seeds": 1}
+    keys = {
+        "loss": "squared_error",
+        "metric": "minus_squared_error",
+        "methods": "fedavg, moon",
+        "seeds": 1,
+    }
     data = numbered()
     results = study(tmp_path / "s", data=data, model=model, rounds=20, **keys).run()
-    assert all(row["last"] > -data.samples.labels().var() / 4 for row in results.summary)
+    assert all(row["last"] > -data.samples.labels().var() / 4 for row in as_table(results.summary))
 
 
 # --- what clients hand on ------------------------------------------------------------------------------
@@ -170,14 +190,19 @@ def test_without_noise_a_private_study_is_the_plain_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(quiet, plain, rtol=1e-3, atol=1e-4)
     noisy = losses(tmp_path / "noisy", privacy={"clip": 1e3, "sigma": 1e-4})
     [spent] = {row["x_epsilon"] for row in numbers(tmp_path / "quiet") if row["round"] == 7}
-    most = np.bincount(np.concatenate([draw_cohort("uniform", 0, round, 8, 4) for round in range(7)])).max()
+    most = np.bincount(
+        np.concatenate([draw_cohort("uniform", 0, round, 8, 4) for round in range(7)])
+    ).max()
     assert spent == Privacy(clip=1, sigma=1e-9).epsilon(int(most))
     assert (np.abs(noisy - plain) > 1e-3).mean() > 0.9  # of every method
 
 
 @pytest.mark.parametrize(
     "keys",
-    [{"privacy": {"clip": 1.0, "sigma": 0.1}}, {"attack": {"clients": 2, "kind": "noise", "scale": 2.0}}],
+    [
+        {"privacy": {"clip": 1.0, "sigma": 0.1}},
+        {"attack": {"clients": 2, "kind": "noise", "scale": 2.0}},
+    ],
 )
 def test_both_engines_hand_on_the_same(keys: dict[str, object], tmp_path: Path) -> None:
     both = [tmp_path / "loop", tmp_path / "stacked"]

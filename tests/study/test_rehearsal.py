@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedskip import Arrays, Dataset, FedAvg, InputError
 from fedskip.methods.base import State
-from fedskip.records.provenance import Folder
+from fedskip.records.folder import Folder
 from studies import Halved, numbered, study, toy
 from tiny import Assigns, Looks
 
@@ -76,7 +76,10 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "features": ({"model": nn.Linear(2, 2)}, r"model must have a method features\(x\)"),
     "loss": ({"loss": torch.nn.functional.cross_entropy}, "loss must give one number per sample"),
-    "metric": ({"metric": lambda output, target: output.mean()}, "metric must give one number per sample"),
+    "metric": (
+        {"metric": lambda output, target: output.mean()},
+        "metric must give one number per sample",
+    ),
     "numpy": (
         {"metric": lambda output, target: output[:, 0].numpy()},
         "metric must give one .* got 'ndarray'",
@@ -86,16 +89,27 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         "model must give a tensor, got 'tuple'. Return the scores",
     ),
     "spread": (
-        {"data": numbered(), "model": nn.Linear(2, 1), "methods": "fedavg", "metric": "minus_squared_error"}
+        {
+            "data": numbered(),
+            "model": nn.Linear(2, 1),
+            "methods": "fedavg",
+            "metric": "minus_squared_error",
+        }
         | {"loss": lambda output, target: (output - target).square().mean(1)},
         r"loss must give every sample a number that does not .* Compare the shapes \(2, 1\) of the model",
     ),
-    "target": ({"loss": "binary_cross_entropy"}, r"loss cannot compare the \(2, 2\) of the model and \(2,\)"),
+    "target": (
+        {"loss": "binary_cross_entropy"},
+        r"loss cannot compare the \(2, 2\) of the model and \(2,\)",
+    ),
     "memory": (
         {"methods": [Absent()]},
         "Absent breaks the rule .`end` returns as memory .* Here: 'h' was not returned",
     ),
-    "merge": ({"methods": [Careless()]}, "Careless breaks the rule .A merge gives .* write return Merged"),
+    "merge": (
+        {"methods": [Careless()]},
+        "Careless breaks the rule .A merge gives .* write return Merged",
+    ),
     "labels": (
         {"data": labelled(7)},
         r"data.y must hold classes from 0 to 1, for which the model has scores, got 7",
@@ -109,8 +123,14 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         {"model": NORMED, "methods": "fedavg", "local": {"batch": 5, "last_batch": "keep"}},
         "local.batch leaves a batch of one sample, .* got 5. Torch says: Expected more than 1 value",
     ),
-    "validation": ({"validation": 0.001}, "validation must leave something on both sides of 128 training"),
-    "method": (STACKED | {"methods": [Halved()]}, "cannot be 'stacked' for a method with its own objective"),
+    "validation": (
+        {"validation": 0.001},
+        "validation must leave something on both sides of 128 training",
+    ),
+    "method": (
+        STACKED | {"methods": [Halved()]},
+        "cannot be 'stacked' for a method with its own objective",
+    ),
     "short": (
         STACKED | {"model": NORMED, "local": {"batch": 6, "last_batch": "keep"}},
         "cannot be 'stacked' for BatchNorm with short batches",

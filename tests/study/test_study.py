@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -24,35 +25,35 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+import fedskip
 from fedskip import Arrays, Dataset, FedAvg, FedDyn, FedProx, InputError, Moon, Scaffold, Study
-from fedskip.data.base import Split
-from fedskip.records.checkpoint import found, load_checkpoint, save_checkpoint
+from fedskip.config import build, bundled, plain
+from fedskip.data.dataset import Split
+from fedskip.records.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.table import Row, Table
-from fedskip.report.live import Live
-from fedskip.report.progress import Course, Progress
-from fedskip.spec import dump
+from fedskip.report.progress import Progress, ProgressDisplay, SettingProgress
 from fedskip.study import Interrupted
-from fedskip.study.groups import Here
-from fedskip.study.session import Session
-from studies import Net, numbers, study, toy, weights
+from fedskip.study.setting_plan import Group
+from fedskip.study.workers import InProcess, Preparing
+from studies import Net, as_table, numbers, study, toy, weights
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_files(tmp_path: Path, engine: str) -> None:
     results = study(tmp_path / "out", engine=engine).run()
-    assert tuple(results.history.columns) == HISTORY
-    assert tuple(results.summary.columns) == SUMMARY
-    assert len(results.summary) == 12
-    skip = results.history.where(run="toy.FedSkip-3.s0")
+    assert tuple(as_table(results.history).columns) == HISTORY
+    assert tuple(as_table(results.summary).columns) == SUMMARY
+    assert len(as_table(results.summary)) == 12
+    skip = as_table(results.history).where(run="toy.FedSkip-3.s0")
     assert skip.column("round") == [3, 6]
     assert skip.column("merges") == [1, 2]
-    assert results.history.where(run="toy.FedAvg.s1").column("round") == list(range(1, 8))
-    row = results.summary.where(run="toy.FedSkip-3.s0")[0]
+    assert as_table(results.history).where(run="toy.FedAvg.s1").column("round") == list(range(1, 8))
+    row = as_table(results.summary).where(run="toy.FedSkip-3.s0")[0]
     assert row["final"] is not None  # round 7 belongs to no whole period
-    assert results.summary.where(run="toy.FedAvg.s0")[0]["final"] is None
+    assert as_table(results.summary).where(run="toy.FedAvg.s0")[0]["final"] is None
     assert row["bytes_total"] == 2 * 7 * 4 * 22 * 4  # both ways, rounds, slots, parameters, bytes
-    scaffold = results.summary.where(run="toy.SCAFFOLD.s0")[0]
+    scaffold = as_table(results.summary).where(run="toy.SCAFFOLD.s0")[0]
     assert scaffold["bytes_total"] == 2 * 2 * 7 * 4 * 22 * 4
     names = {path.name for path in (tmp_path / "out" / "models").iterdir()}
     assert {"toy.FedAvg.s0.last.safetensors", "toy.FedAvg.s0.best.safetensors"} <= names
@@ -64,21 +65,25 @@ def test_files(tmp_path: Path, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_resume_in_the_middle_is_exact(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_in_the_middle_is_exact(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     study(whole, engine=engine, checkpoint_every=2, processes=1).run()
-    advance = Here.advance
+    advance = InProcess.advance
 
-    def breaks(self: Here, until: int, progress: Progress) -> Iterator[list[Row]]:
+    def breaks(
+        self: InProcess, groups: list[Group], until: int, preparing: Preparing
+    ) -> Iterator[list[Row]]:
         if until == 6:
             raise KeyboardInterrupt
-        return advance(self, until, progress)
+        return advance(self, groups, until, preparing)
 
-    monkeypatch.setattr(Here, "advance", breaks)
+    monkeypatch.setattr(InProcess, "advance", breaks)
     with pytest.raises(KeyboardInterrupt):
         study(broken, engine=engine, checkpoint_every=2, processes=1).run()
     monkeypatch.undo()
-    assert [round for round, _ in found(broken / "checkpoints", "toy")] == [2, 4]
+    assert [round for round, _ in list_checkpoints(broken / "checkpoints", "toy")] == [2, 4]
     with (broken / "history.csv").open("a") as file:
         file.write("toy,toy.Fed")  # a line cut short by the kill
     study(broken, engine=engine, checkpoint_every=2, processes=1).resume()
@@ -134,9 +139,9 @@ def test_killed_at_random_moments(tmp_path: Path, engine: str) -> None:
     moments, out = random.Random(engine), tmp_path / "killed"
     kills = 0
     for _ in range(3):
-        before = found(out / "checkpoints", "toy")
+        before = list_checkpoints(out / "checkpoints", "toy")
         process = subprocess.Popen([sys.executable, "-c", code, str(out)], stderr=subprocess.PIPE)
-        while process.poll() is None and found(out / "checkpoints", "toy") == before:
+        while process.poll() is None and list_checkpoints(out / "checkpoints", "toy") == before:
             time.sleep(0.005)
         time.sleep(moments.uniform(0.0, 0.2))
         kills += process.poll() is None
@@ -151,8 +156,8 @@ def test_killed_at_random_moments(tmp_path: Path, engine: str) -> None:
 def test_resume_without_a_checkpoint_starts_at_round_0(tmp_path: Path) -> None:
     whole, early = study(tmp_path / "whole", rounds=3), study(tmp_path / "early", rounds=3)
     whole.run()
-    settings, _ = early._prepare()
-    early.folder.write(dump(early.spec, settings), {})
+    settings = [draft.resolved({}) for draft in early.spec.settings]
+    early.folder.write(plain(early.spec, settings), {})
     early.resume()
     assert numbers(whole.out) == numbers(early.out)
 
@@ -186,13 +191,15 @@ class Presses(Progress):
             signal.raise_signal(self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])  # queues of clusters send the second
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM]
+)  # queues of clusters send the second
 def test_interrupt_stops_at_a_checkpoint(tmp_path: Path, number: int) -> None:
     made, before = study(tmp_path / "out", checkpoint_every=2), signal.getsignal(number)
     with pytest.raises(Interrupted):
         made.run(Presses(1, number))
     assert signal.getsignal(number) == before
-    assert found(made.out / "checkpoints", "toy")[-1][0] == 2
+    assert list_checkpoints(made.out / "checkpoints", "toy")[-1][0] == 2
     made.resume()
     study(tmp_path / "whole", checkpoint_every=2).run()
     assert numbers(made.out) == numbers(tmp_path / "whole")
@@ -205,21 +212,21 @@ def test_an_interrupt_at_the_end_of_a_setting_does_not_start_the_next(
     made = study(tmp_path / "out", settings=[{"name": "one"}, {"name": "two"}], **few)
     with pytest.raises(Interrupted):
         made.run(Presses(3))
-    assert found(made.out / "checkpoints", "one")[-1][0] == 4
-    assert not found(made.out / "checkpoints", "two")
-    assert {row["setting"] for row in made.resume().summary} == {"one", "two"}
+    assert list_checkpoints(made.out / "checkpoints", "one")[-1][0] == 4
+    assert not list_checkpoints(made.out / "checkpoints", "two")
+    assert {row["setting"] for row in as_table(made.resume().summary)} == {"one", "two"}
 
     def pressed(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Session, "write_models", pressed)  # after the last checkpoint
+    monkeypatch.setattr("fedskip.study.train.write_models", pressed)  # after the last checkpoint
     late = study(tmp_path / "late", settings=[{"name": "one"}, {"name": "two"}], **few)
     with pytest.raises(Interrupted):
         late.run()
-    assert not found(late.out / "checkpoints", "two")
+    assert not list_checkpoints(late.out / "checkpoints", "two")
     monkeypatch.undo()
     last = study(tmp_path / "last", **few)
-    assert last.run(Presses(3)).summary, "where nothing is left to train, the study ends"
+    assert as_table(last.run(Presses(3)).summary), "where nothing is left to train, the study ends"
 
 
 def test_a_changed_machine_is_refused_and_loses_nothing(tmp_path: Path) -> None:
@@ -228,7 +235,9 @@ def test_a_changed_machine_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     file = made.out / "study.yaml"
     file.write_text(file.read_text().replace(f"torch: {torch.__version__}", "torch: 1.0.0"))
     before = {path: path.read_bytes() for path in made.out.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=r"same numbers: versions.torch was '1\.0\.0' and is .*anyway=True"):
+    with pytest.raises(
+        InputError, match=r"same numbers: versions.torch was '1\.0\.0' and is .*anyway=True"
+    ):
         study(tmp_path / "out", rounds=2).resume(rounds=3)
     assert {path: path.read_bytes() for path in made.out.rglob("*") if path.is_file()} == before
     study(tmp_path / "out", rounds=2).resume(rounds=3, anyway=True)
@@ -237,7 +246,7 @@ def test_a_changed_machine_is_refused_and_loses_nothing(tmp_path: Path) -> None:
 def test_corrupt_checkpoint(tmp_path: Path) -> None:
     made = study(tmp_path / "out", rounds=4, checkpoint_every=2)
     made.run()
-    _, path = found(made.out / "checkpoints", "toy")[-1]
+    _, path = list_checkpoints(made.out / "checkpoints", "toy")[-1]
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(bytes(content))
@@ -252,11 +261,14 @@ def test_a_study_of_which_nothing_is_left_ends_in_order(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         results = study(
-            tmp_path / "out", methods=[FedProx(mu=1e30)], local={"batch": 4, "epochs": 1, "lr": 1e30}, seeds=1
+            tmp_path / "out",
+            methods=[FedProx(mu=1e30)],
+            local={"batch": 4, "epochs": 1, "lr": 1e30},
+            seeds=1,
         ).run()
-    [lost] = results.summary
+    [lost] = as_table(results.summary)
     assert lost["diverged"] is True
-    assert not len(results.history)
+    assert not len(as_table(results.history))
 
 
 def test_settings_validation_and_extras(tmp_path: Path) -> None:
@@ -265,12 +277,12 @@ def test_settings_validation_and_extras(tmp_path: Path) -> None:
         slot_accuracy=True, client_accuracy=True, seeds=1,
         settings=[{"name": "one"}, {"name": "two", "cohort": 2}],
     ).run()  # fmt: skip
-    assert {row["setting"] for row in results.summary} == {"one", "two"}
-    rows = results.history.where(run="one.FedDyn.s0")
+    assert {row["setting"] for row in as_table(results.summary)} == {"one", "two"}
+    rows = as_table(results.history).where(run="one.FedDyn.s0")
     assert rows.column("round") == [3, 6]
     assert all(row["val_accuracy"] is not None and row["slot_accuracy"] is not None for row in rows)
     assert all(row["x_broadcast_accuracy"] is not None for row in rows)
-    assert results.summary[0]["best_val"] is not None
+    assert as_table(results.summary)[0]["best_val"] is not None
     clients = Table.read(tmp_path / "out" / "clients.csv")
     assert len(clients) == 2 * 2 * 8
 
@@ -285,20 +297,25 @@ def test_local_and_cross_training(tmp_path: Path) -> None:
         ],
     ).run()  # fmt: skip
     for name in ("local", "cross"):
-        rows = results.history.where(setting=name)
+        rows = as_table(results.history).where(setting=name)
         assert rows.column("round") == [2, 4, 5]
         assert rows.column("merges") == [0, 0, 0]
-        assert results.summary.where(setting=name)[0]["final"] is None
+        assert as_table(results.summary).where(setting=name)[0]["final"] is None
     assert len(list((tmp_path / "out" / "models").glob("local*.slot*.last.safetensors"))) == 8
 
 
 def test_paired_randomness(tmp_path: Path) -> None:
     """All methods of a seed start from the same model and see the same cohorts and batches."""
-    results = study(tmp_path / "out", methods=[FedAvg(), FedProx(mu=0.0), Moon(mu=0.0)], engine="loop").run()
+    results = study(
+        tmp_path / "out", methods=[FedAvg(), FedProx(mu=0.0), Moon(mu=0.0)], engine="loop"
+    ).run()
     for seed in (0, 1):
-        rows = [results.history.where(seed=seed, round=r).column("train_loss") for r in range(1, 8)]
+        rows = [
+            as_table(results.history).where(seed=seed, round=r).column("train_loss")
+            for r in range(1, 8)
+        ]
         assert all(len(set(losses)) == 1 for losses in rows)
-    first = results.history.where(round=1)
+    first = as_table(results.history).where(round=1)
     assert first.where(seed=0)[0]["train_loss"] != first.where(seed=1)[0]["train_loss"]
 
 
@@ -336,10 +353,15 @@ def test_many_tiny_clients_start_fast(tmp_path: Path) -> None:
     halves = np.flatnonzero(owner >= 0), np.flatnonzero(owner < 0)
     data = Dataset("many", Arrays(x, (x[:, 0] > 0).long()), lambda seed: halves, 2, owner)
     made = study(
-        tmp_path / "out", data=data, methods=[Scaffold()], rounds=2, seeds=1, local={"batch": 3, "epochs": 1}
+        tmp_path / "out",
+        data=data,
+        methods=[Scaffold()],
+        rounds=2,
+        seeds=1,
+        local={"batch": 3, "epochs": 1},
     )
     made.run()
-    state = load_file(found(made.out / "checkpoints", "many")[-1][1])
+    state = load_file(list_checkpoints(made.out / "checkpoints", "many")[-1][1])
     assert 4 <= len(state["many.SCAFFOLD.s0/memory.c"]) <= 8
 
 
@@ -350,10 +372,14 @@ def test_the_last_setting_is_tried_before_the_first_is_trained(tmp_path: Path) -
     assert not (tmp_path / "s").exists()
 
 
-def test_each_study_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_study_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     keys = {"data": toy(), "model": Net, "partition": "natural", "cohort": 4, "methods": "fedavg"}
-    one, other = (Study(**keys, name="s", rounds=1, local={"batch": 4, "lr": lr}) for lr in (0.1, 0.2))
+    one, other = (
+        Study(**keys, name="s", rounds=1, local={"batch": 4, "lr": lr}) for lr in (0.1, 0.2)
+    )
     assert [one.run().out, other.run().out] == [Path("runs/s-1"), Path("runs/s-2")]
     assert one.is_finished()
 
@@ -364,10 +390,11 @@ def test_results_can_be_had_again_from_the_folder_alone(tmp_path: Path) -> None:
         study(tmp_path / "s", rounds=2).results()
     ended = study(tmp_path / "s", rounds=2).run()
     again = study(tmp_path / "s", rounds=2).results()
-    assert (again.history.csv(), again.summary.csv()) == (ended.history.csv(), ended.summary.csv())
+    assert again.history.equals(ended.history)
+    assert again.summary.equals(ended.summary)
     assert (again.name, [s.name for s in again.settings]) == ("study", ["toy"])
     loaded = Study.load(tmp_path / "s")
-    assert loaded.results().summary.csv() == ended.summary.csv()
+    assert as_table(loaded.results().summary).csv() == as_table(ended.summary).csv()
     with pytest.raises(InputError, match="data was a Python object, which a file cannot hold"):
         loaded.resume(rounds=3)
 
@@ -378,10 +405,10 @@ def test_results_of_a_study_that_is_under_way(tmp_path: Path) -> None:
         made.run(Presses(3))
     results = made.results()
     assert not results.finished
-    assert set(results.summary.column("rounds")) == {4, 3}
+    assert set(as_table(results.summary).column("rounds")) == {4, 3}
     assert (
-        results.summary.where(run="toy.FedAvg.s0")[0]["last"]
-        == results.history.where(run="toy.FedAvg.s0")[-1]["test_accuracy"]
+        as_table(results.summary).where(run="toy.FedAvg.s0")[0]["last"]
+        == as_table(results.history).where(run="toy.FedAvg.s0")[-1]["test_accuracy"]
     )
     assert len(results.compare()) == 2
     assert not (made.out / "summary.csv").exists()
@@ -394,16 +421,21 @@ def test_looking_at_results_changes_no_file(tmp_path: Path) -> None:
     history = tmp_path / "s" / "history.csv"
     whole = history.read_bytes()
     history.write_bytes(whole + b"toy,toy.FedAvg.s0,Fed")
-    assert study(tmp_path / "s", rounds=2).results().history.csv().encode() == whole
+    assert as_table(study(tmp_path / "s", rounds=2).results().history).csv().encode() == whole
     assert history.read_bytes() == whole + b"toy,toy.FedAvg.s0,Fed"
 
 
 def test_two_data_sets_of_one_name(tmp_path: Path) -> None:
     settings = [{"name": "one", "data": toy()}, {"name": "two", "data": toy(seed=1)}]
     results = study(tmp_path / "s", settings=settings, methods="fedavg", rounds=2, seeds=1).run()
-    first, second = ([row["train_loss"] for row in results.history.where(setting=s)] for s in ("one", "two"))
+    first, second = (
+        [row["train_loss"] for row in as_table(results.history).where(setting=s)]
+        for s in ("one", "two")
+    )
     assert first != second
-    assert "&id" not in (tmp_path / "s" / "study.yaml").read_text(), "settings share no part of a file"
+    assert "&id" not in (tmp_path / "s" / "study.yaml").read_text(), (
+        "settings share no part of a file"
+    )
 
 
 def test_data_are_prepared_once(tmp_path: Path) -> None:
@@ -416,7 +448,12 @@ def test_data_are_prepared_once(tmp_path: Path) -> None:
         return full.split(seed)
 
     settings = [{"name": "one"}, {"name": "two", "cohort": 2}]
-    keys = {"data": replace(full, split=split), "settings": settings, "methods": "fedavg", "seeds": 1}
+    keys = {
+        "data": replace(full, split=split),
+        "settings": settings,
+        "methods": "fedavg",
+        "seeds": 1,
+    }
     study(tmp_path / "s", rounds=1, **keys).run()
     assert len(divided) == 2
 
@@ -432,16 +469,18 @@ def test_a_setting_leaves_the_device_to_the_next(tmp_path: Path) -> None:
             moved.append(weakref.ref(there))
             return there
 
-    class Watching(Live):
-        def setting(self, course: Course, rows: Iterable[Row]) -> None:
+    class Watching(ProgressDisplay):
+        def started(self, setting: SettingProgress, rows: Iterable[Row]) -> None:
             gc.collect()
             alive.append(sum(ref() is not None for ref in moved))
-            super().setting(course, rows)
+            super().started(setting, rows)
 
     full = toy()
     data = replace(full, samples=Tracked(full.samples.x, full.samples.y))  # type: ignore[attr-defined]
     settings = [{"name": "one"}, {"name": "two"}, {"name": "three"}]
-    made = study(tmp_path / "s", data=data, settings=settings, methods="fedavg, moon", rounds=2, seeds=1)
+    made = study(
+        tmp_path / "s", data=data, settings=settings, methods="fedavg, moon", rounds=2, seeds=1
+    )
     with Watching(Console(file=io.StringIO(), force_terminal=True), lambda: "") as progress:
         made.run(progress)
     assert len(moved) == 6  # rehearsed, then trained
@@ -450,7 +489,12 @@ def test_a_setting_leaves_the_device_to_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [{"data": toy(20), "cohort": 10}, {"cohort": 10}, {"local": {"batch": 20}}, {"data": toy(4), "seeds": 3}],
+    [
+        {"data": toy(20), "cohort": 10},
+        {"cohort": 10},
+        {"local": {"batch": 20}},
+        {"data": toy(4), "seeds": 3},
+    ],
     ids=["data and cohort", "cohort", "batch", "data and seeds"],
 )
 def test_resume_refuses_another_study_before_it_looks_at_data(
@@ -462,7 +506,13 @@ def test_resume_refuses_another_study_before_it_looks_at_data(
         study(tmp_path / "s", **(some | keys)).resume(rounds=3)
 
 
-FILE = {"data": "synthetic", "methods": "fedavg", "rounds": 1, "engine": "loop", "local": {"max_steps": 1}}
+FILE = {
+    "data": "synthetic",
+    "methods": "fedavg",
+    "rounds": 1,
+    "engine": "loop",
+    "local": {"max_steps": 1},
+}
 
 
 @pytest.mark.parametrize("rounds", ["", "rounds: null\n"])
@@ -488,7 +538,7 @@ def test_anyway_goes_on_with_an_edited_study(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"local\.batch must fit every client"):
         Study.load(out).resume(rounds=2, anyway=True)
     file.write_text(before.replace("methods: [fedavg]", "methods: [fedavg, fedprox]"))
-    summary = Study.load(out).resume(rounds=2, anyway=True).summary
+    summary = as_table(Study.load(out).resume(rounds=2, anyway=True).summary)
     assert {row["method"]: row["merges"] for row in summary} == {"FedAvg": 2, "FedProx": 2}
 
 
@@ -496,13 +546,13 @@ def test_what_tells_methods_of_a_grid_apart_is_in_their_names(tmp_path: Path) ->
     results = study(tmp_path / "s", methods="fedavg, moon(mu=[1,5])", rounds=1, seeds=1).run()
     assert results.labels() == ["FedAvg", "MOON(mu=1.0)", "MOON(mu=5.0)"]
     assert (tmp_path / "s" / "models" / "toy.MOON(mu=1.0).s0.last.safetensors").exists()
-    assert [row["method"] for row in results.compare()] == results.labels()
+    assert list(results.compare()["method"]) == results.labels()
 
 
 def test_a_checkpoint_without_a_run_is_refused(tmp_path: Path) -> None:
     """One that an older version wrote under another name, say; it would start anew without a word."""
     out = study(tmp_path / "s", methods="fedavg, fedprox", rounds=2, seeds=1).run().out
-    [(_, file)] = found(out / "checkpoints", "toy")[-1:]
+    [(_, file)] = list_checkpoints(out / "checkpoints", "toy")[-1:]
     tensors, notes = load_checkpoint(file)
     notes["runs"]["toy.Old.s0"] = notes["runs"].pop("toy.FedProx.s0")
     history = (out / "history.csv").read_text()
@@ -555,10 +605,66 @@ def test_a_longer_study_is_not_finished_before_its_summary(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedskip.study.session.Session.write_models", killed)
+    monkeypatch.setattr("fedskip.study.train.write_models", killed)
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "s", rounds=2).resume(rounds=4)
     monkeypatch.undo()
     begun = study(tmp_path / "s", rounds=4)
     assert not begun.is_finished()
-    assert {row["rounds"] for row in begun.resume().summary} == {4}
+    assert {row["rounds"] for row in as_table(begun.resume().summary)} == {4}
+
+
+def test_resume_goes_on_with_the_study_of_a_folder(tmp_path: Path) -> None:
+    keys = {"model": {"name": "perceptron", "inputs": 2}, "methods": "fedavg", "seeds": 1}
+    made = study(tmp_path / "out", rounds=2, **keys)
+    made.run()
+    with pytest.raises(
+        InputError, match=r"a Python object.*Make the same Study in Python.*resume\(\)"
+    ):
+        fedskip.resume(tmp_path / "out", rounds=4)
+    with pytest.raises(InputError, match="holds no study"):
+        fedskip.resume(tmp_path / "nowhere")
+    assert [row["rounds"] for row in as_table(made.resume(rounds=4).summary)] == [4]
+
+
+# --- as text, and in a notebook ------------------------------------------------------------------------
+
+
+def test_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    both = {"settings": [{"name": "a"}, {"name": "b"}], "data": "synthetic", "name": "demo"}
+    made = fedskip.Study(**both, methods="fedavg, moon", rounds=1000, seeds=3)
+    assert (
+        repr(made)
+        == "Study('demo': 2 settings × 2 methods × 3 seeds = 12 runs of 1,000 rounds, cpu)"
+    )
+    quickstart = fedskip.Study(spec=build(bundled.load("quickstart")))
+    assert repr(quickstart) == "Study('quickstart': 2 settings, 27 runs of 50 to 200 rounds, cpu)"
+    assert repr(fedskip.Study(data="synthetic", methods="fedavg", device="cuda:1")) == (
+        "Study('study': 1 method × 1 seed = 1 run, cuda:1)"
+    )
+    assert repr(fedskip.Study(data="synthetic")) == "Study('study': 0 methods × 1 seed, cpu)"
+
+
+def test_with_its_folder(tmp_path: Path) -> None:
+    made = study(tmp_path / "out", name="x", rounds=2)
+    assert (
+        repr(made)
+        == f"Study('x': 6 methods × 2 seeds = 12 runs of 2 rounds, cpu, in {tmp_path / 'out'})"
+    )
+
+
+def test_as_html(tmp_path: Path) -> None:
+    made = study(tmp_path / "out", methods="fedavg, fedskip(period=3)", partition="natural")
+    shown = made._repr_html_()
+    cells = re.findall(r"<td>(.*?)</td>", shown)
+    assert cells == ["toy", "toy", "natural", "Net", "4", "fedavg, fedskip(period=3)", "0, 1", "7"]
+    assert not re.search("<script|style|color", shown)
+
+
+def test_settings_and_drafts_are_short(tmp_path: Path) -> None:
+    made = study(tmp_path / "out", methods="fedavg", seeds=1, rounds=1)
+    [draft] = made.spec.settings
+    assert repr(draft) == "Draft('toy': 1 method × 1 seed = 1 run of 1 round)"
+    resolved = draft.resolved({})
+    assert repr(resolved) == "Setting('toy': 1 method × 1 seed = 1 run of 1 round)"

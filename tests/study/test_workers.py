@@ -1,140 +1,167 @@
-"""Processes that answer questions, and no way to lose one's way."""
+"""Groups of runs in several processes: the same results, the same rows, nobody left behind."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.fx.experimental.proxy_tensor import make_fx
+import torch
+import yaml
+from safetensors.torch import load_file
 
-from fedskip import InputError
-from fedskip.engine.stacked.stepper import has_compiler
-from fedskip.study.workers import AVAILABLE, Respond, Tell, Worker, answers
+from fedskip import Study
+from fedskip.records.table import Row
+from fedskip.report.progress import Progress, SettingProgress, Status
+from fedskip.study.processes import AVAILABLE, Process
+from fedskip.study.workers import InProcess, since
+from studies import as_table, numbers, study
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no safe fork on this system")
 
 
-def answer(worker: Worker) -> Any:
-    [(_, found)] = answers([worker])
-    return found
+def models(out: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {file.name: load_file(file) for file in sorted((out / "models").iterdir())}
 
 
-def test_a_process_answers_and_ends() -> None:
-    found = []
-
-    def prepare(tell: object) -> object:
-        found.append(os.getpid())
-        return lambda question: (question + 1, list(found))
-
-    worker = Worker(prepare)  # type: ignore[arg-type]
-    for question in (1, 5):
-        worker.ask(question)
-        number, [pid] = answer(worker)
-        assert number == question + 1
-        assert pid != os.getpid()
-    assert not found, "what happens there does not happen here"
-    worker.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+def bits(out: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted((out / "models").iterdir())}
 
 
-def test_stopping_is_the_parents_business() -> None:
-    worker = Worker(lambda tell: lambda question: os.getpid())
-    worker.ask(0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        os.kill(answer(worker), number)
-        worker.ask(0)
-    assert answer(worker)
-    worker.close()
+def test_progress_moves_between_checkpoints(tmp_path: Path) -> None:
+    class Watching(Progress):
+        def started(self, course: SettingProgress, rows: Iterable[Row]) -> None:
+            self.course, self.steps, self.rounds = course, [0], [0.0]
 
+        def recorded(self, rows: list[Row]) -> None:
+            status = self.course.status()
+            self.steps.append(status.steps)
+            self.rounds.append(max(status.rounds.values()))
 
-def test_one_that_nobody_closes_does_not_keep_the_end_waiting() -> None:
-    code = (
-        "from fedskip.study.workers import Worker; one = Worker(lambda tell: id); one.ask(0); one.receive()"
+        def checkpoint(self, round: int) -> None:
+            self.at_checkpoint = len(self.steps), self.course.status().steps
+
+    watching = Watching()
+    made = study(tmp_path / "apart", engine="stacked", processes=2, rounds=6, checkpoint_every=6)
+    made.run(watching)
+    told, steps = watching.at_checkpoint
+    assert told > 6
+    assert watching.steps == sorted(watching.steps)
+    assert 0 < watching.steps[2] < steps
+    assert watching.rounds == sorted(watching.rounds)
+    assert any(0 < done < 6 for done in watching.rounds)
+    alone = Watching()
+    study(tmp_path / "alone", engine="stacked", processes=1, rounds=6, checkpoint_every=6).run(
+        alone
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert alone.at_checkpoint[1] == steps
+    for course in (watching.course, alone.course):
+        assert 0 < course.status().preparing < course.seconds(), (
+            "tracing is not held against the pace"
+        )
 
 
-def test_errors_travel() -> None:
-    def fail(question: str) -> None:
-        class Local(Exception):
-            pass
+@pytest.mark.parametrize("processes", [1, 2])
+def test_steps_that_are_compiled_are_told_and_counted(tmp_path: Path, processes: int) -> None:
+    class Watching(Progress):
+        def started(self, course: SettingProgress, rows: Iterable[Row]) -> None:
+            self.course, self.told = course, list[tuple[int, Status]]()
 
-        raise InputError("field", "is wrong", 3, "mend it") if question == "input" else Local("strange")
+        def preparing(self, rows: int) -> None:
+            self.told.append((rows, self.course.status()))
 
-    worker = Worker(lambda tell: fail)
-    worker.ask("input")
-    with pytest.raises(InputError, match=r"field is wrong, got 3. Mend it."):
-        answer(worker)
-    worker.ask("other")
-    with pytest.raises(RuntimeError, match="Local: strange"):
-        answer(worker)
-    worker.close()
-
-
-def test_a_process_that_dies_is_noticed() -> None:
-    worker = Worker(lambda tell: lambda question: os.kill(os.getpid(), signal.SIGKILL))
-    worker.ask(1)
-    with pytest.raises(RuntimeError, match="a training process ended with code -9"):
-        answer(worker)
-    with pytest.raises(RuntimeError, match="a training process ended with code -9"):
-        worker.ask(2)
-
-
-def test_a_process_tells_before_it_answers() -> None:
-    def prepare(tell: Tell) -> Respond:
-        def respond(question: int) -> int:
-            for i in range(question):
-                tell(i)
-            return question
-
-        return respond
-
-    workers, heard = [Worker(prepare), Worker(prepare)], list[tuple[int, int]]()
-    for question in (3, 2):
-        for worker in workers:
-            worker.ask(question)
-        heard.clear()
-        found = dict(answers(workers, lambda index, what: heard.append((index, what))))
-        assert found == dict.fromkeys(range(2), question)
-        assert sorted(heard) == [(index, what) for index in range(2) for what in range(question)]
-    for worker in workers:
-        worker.close()
+    watching = Watching()
+    study(tmp_path / "out", engine="stacked", processes=processes, rounds=4).run(watching)
+    begun = [(rows, status) for rows, status in watching.told if rows]
+    assert 2 <= len(begun) == len(watching.told) / 2
+    assert [status.begun for _, status in begun] == list(range(1, len(begun) + 1)), "of all groups"
+    record = yaml.safe_load((tmp_path / "out" / "study.yaml").read_text())["record"]["settings"][
+        "toy"
+    ]
+    planned = [
+        len(sizes) for kind in ("sizes", "contrast_sizes") for sizes in record["machine"][kind]
+    ]
+    assert {status.most for _, status in begun} == {sum(planned)}
+    assert all(status.doing == "tracing" for _, status in begun)
+    assert {rows for rows, _ in begun} <= {
+        rows
+        for kind in ("sizes", "contrast_sizes")
+        for sizes in record["machine"][kind]
+        for rows in sizes
+    }
+    assert not watching.told[-1][1].doing
 
 
-@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
-def test_a_process_compiles_after_its_parent_has() -> None:
-    """The compiler's threads are not worker: waiting for them would take forever."""
-
-    def compiled(number: float) -> float:
-        import torch._inductor
-
-        graph = make_fx(lambda x: (x * number,))(torch.ones(3))
-        return float(torch._inductor.compile(graph, [torch.ones(3)])(torch.ones(3))[0][0])  # type: ignore[operator]
-
-    numbers = [3.0 + time.time_ns() % 1_000_003, 4.0 + time.time_ns() % 1_000_003]  # in no cache
-    assert compiled(numbers[0]) == pytest.approx(numbers[0])
-    worker = Worker(lambda tell: compiled)
-    worker.ask(numbers[1])
-    try:
-        assert worker.pipe.poll(120), "it waits for a thread that is not there"
-        assert answer(worker) == pytest.approx(numbers[1])
-    finally:
-        worker.close()
+def test_time_goes_on_while_another_process_compiles() -> None:
+    """Else it would be held against the pace."""
+    status = Status({}, frozenset(), 0, 2.0, "compiling", 1, 4)
+    assert since(status, time.monotonic() - 5).preparing == pytest.approx(7.0, abs=1.0)
+    assert since(replace(status, doing=""), time.monotonic() - 50).preparing == 2.0
 
 
-def test_an_error_over_there_says_where_it_happened() -> None:
-    def lookup(key: str) -> int:
-        return {}[key]
+def test_results_agree_and_bits_repeat(tmp_path: Path) -> None:
+    for name, processes in (("one", 1), ("three", 3), ("again", 3), ("many", 99)):
+        study(tmp_path / name, engine="stacked", processes=processes).run()
+    assert bits(tmp_path / "three") == bits(tmp_path / "again")
+    assert numbers(tmp_path / "three") == numbers(tmp_path / "again")
+    one = models(tmp_path / "one")
+    for name in ("three", "many"):
+        for file, tensors in models(tmp_path / name).items():
+            for key, tensor in tensors.items():
+                torch.testing.assert_close(tensor, one[file][key], rtol=1e-3, atol=1e-5)
 
-    worker = Worker(lambda tell: lookup)
-    worker.ask("missing")
-    with pytest.raises(KeyError) as error:
-        answer(worker)
-    worker.close()
-    assert "in lookup" in error.value.__notes__[0]
+
+def test_where_a_group_trains_does_not_change_its_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"engine": "stacked", "processes": 2, "checkpoint_every": 3}
+    study(tmp_path / "apart", **keys).run()
+    monkeypatch.setattr("fedskip.study.train.Forked", InProcess)
+    study(tmp_path / "here", **keys).run()
+    assert bits(tmp_path / "apart") == bits(tmp_path / "here")
+
+
+def test_resume_keeps_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shapes the bits, so a machine with more cores goes on with the old one."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    study(tmp_path / "whole", engine="stacked", checkpoint_every=2, rounds=6).run()
+    study(tmp_path / "parts", engine="stacked", checkpoint_every=2, rounds=4).run()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    begun = study(tmp_path / "parts", engine="stacked", checkpoint_every=2, rounds=4)
+    begun.resume(rounds=6)
+    record = yaml.safe_load((tmp_path / "parts" / "study.yaml").read_text())["record"]
+    [setting] = record["settings"].values()
+    assert setting["machine"]["processes"] == 2
+    assert len(setting["machine"]["sizes"]) == 2
+    assert bits(tmp_path / "whole") == bits(tmp_path / "parts")
+
+
+def test_nobody_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a study fails here, its processes end, and the folder is free."""
+    held: list[int] = []
+    made = Process.__init__
+
+    def noted(self: Process, prepare: Any) -> None:
+        made(self, prepare)
+        held.append(self._forked.pid or 0)
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Process, "__init__", noted)
+    monkeypatch.setattr("fedskip.study.train.save_checkpoint", fail)
+    broken = study(tmp_path / "out", engine="stacked", processes=2)
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    assert len(held) == 2
+    for pid in held:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    monkeypatch.undo()
+    assert as_table(Study(tmp_path / "out", spec=broken.spec).resume().summary)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from fedskip.data import Dataset
-from fedskip.data.noise import images, text
+from fedskip.data.random_data import images, text
 
 
 class PflCNN(nn.Sequential):

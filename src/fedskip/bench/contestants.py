@@ -1,4 +1,4 @@
-"""Those that are compared: the engines, and FedAvg as one writes it by hand (`benchmarks/plain.py`)."""
+"""What is compared: the engines, and FedAvg as one writes it by hand (`benchmarks/plain.py`)."""
 
 import importlib.util
 import statistics
@@ -13,29 +13,33 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedskip import spec
-from fedskip.data.pools import Pools
+from fedskip import config
+from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine import Engine, Stacked
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
+from fedskip.errors import InputError
 from fedskip.federation import Run, train
-from fedskip.input.errors import InputError
 from fedskip.models import build
-from fedskip.study.engines import make_engine
 from fedskip.study.machine import Machine, arithmetic_of, resolve_device
 from fedskip.study.prepare import Prepared, prepare
-from fedskip.study.workers import Worker, answers
+from fedskip.study.processes import Process, answers
+from fedskip.study.setting_plan import make_engine
 
 TURNS = 3
 
-Play = Callable[[float], tuple[int, float]]  # plays for at least some seconds, gives steps and seconds
-Once = Callable[[], tuple[int, int]]  # plays some rounds, gives steps and how often a step was traced
+Play = Callable[
+    [float], tuple[int, float]
+]  # plays for at least some seconds, gives steps and seconds
+Once = Callable[
+    [], tuple[int, int]
+]  # plays some rounds, gives steps and how often a step was traced
 
 
 def setting_of(keys: dict[str, Any]) -> tuple[Prepared, Machine]:
     """The only setting of a study, and the machine as it uses it, with no more processes than seeds."""
-    study = spec.build(spec.Tree(keys))
+    study = config.build(config.Tree(keys))
     device = torch.device(resolve_device(study.device))
-    prepared = prepare(study.settings[0], Pools(), device, arithmetic_of(study))
+    prepared = prepare(study.settings[0], LoadedDatasets(), device, arithmetic_of(study))
     machine = Machine.of(study, prepared)
     return prepared, replace(machine, processes=min(machine.processes, len(prepared.setting.seeds)))
 
@@ -67,12 +71,12 @@ def stacked(prepared: Prepared, machine: Machine, rounds: int) -> Once:
 
 def apart(plays: list[Once]) -> Once:
     """Each in a process of its own, which is asked for a play by its number."""
-    workers = [Worker(lambda tell: lambda number: plays[number]()) for _ in plays]
+    processes = [Process(lambda tell: lambda number: plays[number]()) for _ in plays]
 
     def play() -> tuple[int, int]:
-        for number, worker in enumerate(workers):
-            worker.ask(number)
-        steps, traced = zip(*(found for _, found in answers(workers)), strict=True)
+        for number, process in enumerate(processes):
+            process.ask(number)
+        steps, traced = zip(*(answer for _, _, answer in answers(processes)), strict=True)
         return sum(steps), sum(traced)
 
     return play
@@ -85,9 +89,9 @@ def contestant(once: Once) -> Play:
         steps, seconds = 0, 0.0
         while seconds < least:
             started = time.perf_counter()
-            found, traced = once()
+            done, traced = once()
             if not traced:
-                steps, seconds = steps + found, seconds + time.perf_counter() - started
+                steps, seconds = steps + done, seconds + time.perf_counter() - started
         return steps, seconds
 
     return play
@@ -110,7 +114,9 @@ def plain_contestant(prepared: Prepared) -> Play:
         steps, seconds = 0, 0.0
         while seconds < least:
             cohort = rng.choice(len(clients), prepared.setting.cohort, replace=False)
-            data = [task.samples.take(torch.from_numpy(clients[c]).to(prepared.device)) for c in cohort]
+            data = [
+                task.samples.take(torch.from_numpy(clients[c]).to(prepared.device)) for c in cohort
+            ]
             started = time.perf_counter()
             with torch_threads(1), kernels.kernels(), autocast:
                 steps += plain.fedavg_round(model, data, **arguments)
@@ -141,7 +147,7 @@ def take_turns(contestants: Mapping[str, Play], least: float) -> dict[str, float
                 rates[who].append(steps / seconds)
         if turn:
             print("  ".join(f"{who} {rates[who][-1]:,.0f}/s" for who in contestants), flush=True)
-    return {who: statistics.median(found) for who, found in rates.items()}
+    return {who: statistics.median(each) for who, each in rates.items()}
 
 
 def synchronize(device: torch.device) -> None:
@@ -151,10 +157,10 @@ def synchronize(device: torch.device) -> None:
 
 def _plain() -> ModuleType:
     path = Path(__file__).parents[3] / "benchmarks" / "plain.py"
-    found = importlib.util.spec_from_file_location("plain", path) if path.exists() else None
-    if found is None or found.loader is None:
+    spec = importlib.util.spec_from_file_location("plain", path) if path.exists() else None
+    if spec is None or spec.loader is None:
         fix = "run it in a checkout of fedskip"
         raise InputError("bench", "needs benchmarks/plain.py beside the package", ..., fix)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module

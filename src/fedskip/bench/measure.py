@@ -17,8 +17,8 @@ from fedskip.bench import contestants as parties
 from fedskip.bench.cases import CASES
 from fedskip.engine import Loop, Task
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.input.errors import InputError, option, unknown
-from fedskip.models.forms import functional
+from fedskip.errors import InputError, option, unknown
+from fedskip.models.stackable import functional
 from fedskip.study.machine import resolve_device
 from fedskip.study.prepare import Prepared
 from fedskip.version import versions
@@ -40,7 +40,9 @@ def measure(name: str, rows: int = 100, device: str = "cpu", **how: Any) -> None
     one_by_one, alone = parties.setting_of(keys | {"engine": "loop", "streams": None})
     prepared, machine = parties.setting_of(keys if device == "cpu" else keys | case.on_gpu)
     least = SECONDS[torch.device(device).type]
-    print(f"{name}: {rows} rows on {machine.device_name}, {parties.TURNS} turns of {least:.0f} s each")
+    print(
+        f"{name}: {rows} rows on {machine.device_name}, {parties.TURNS} turns of {least:.0f} s each"
+    )
     once = {
         "loop": parties.once(Loop(one_by_one.task), [next(one_by_one.runs())]),
         "stacked": parties.stacked(prepared, machine, case.rounds),
@@ -49,12 +51,14 @@ def measure(name: str, rows: int = 100, device: str = "cpu", **how: Any) -> None
         spread = Loop(one_by_one.task, alone.workers)
         once[f"loop_{alone.workers}_workers"] = parties.once(spread, [next(one_by_one.runs())])
     contestants = {"plain": parties.plain_contestant(one_by_one)}
-    rate = parties.take_turns(contestants | {who: parties.contestant(it) for who, it in once.items()}, least)
+    rate = parties.take_turns(
+        contestants | {who: parties.contestant(it) for who, it in once.items()}, least
+    )
     facts = machine.facts() | {"device": machine.device_name}
-    told = ("compile", "device", "precision", "deterministic", "streams", "processes")
+    shown = ("compile", "device", "precision", "deterministic", "streams", "processes")
     result = {
-        "case": name, "rows": rows, **{key: facts[key] for key in told},
-        **{f"{who}_steps_per_s": round(found, 1) for who, found in rate.items()},
+        "case": name, "rows": rows, **{key: facts[key] for key in shown},
+        **{f"{who}_steps_per_s": round(per_second, 1) for who, per_second in rate.items()},
         "speedup": round(rate["stacked"] / rate["plain"], 2),
         **{f"{who}_speedup": round(rate[who] / rate["plain"], 2) for who in rate if who.startswith("loop")},
         "torch": versions()["torch"],

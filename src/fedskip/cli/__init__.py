@@ -1,6 +1,6 @@
 """The command line.
 
-A command imports what it needs inside of it: its help is not to wait for torch.
+Commands import what they need inside their functions, so that `--help` does not wait for torch.
 """
 
 from fedskip.cli.commands import app, main

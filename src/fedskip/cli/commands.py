@@ -1,4 +1,4 @@
-"""The command line. Commands that have no module of their own are here."""
+"""The command line: how it starts and ends, and the commands list, show, export and bench."""
 
 import dataclasses
 import inspect
@@ -9,28 +9,28 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedskip.cli import data, federation, paper, streams, studies
+from fedskip.cli import data, federation, output, studies
 from fedskip.cli.report import report, watch
-from fedskip.cli.trouble import in_words, trouble
-from fedskip.input.errors import InputError, require, short
-from fedskip.input.plain import read_text
+from fedskip.cli.system_errors import explain, sentences
+from fedskip.errors import InputError, shorten
+from fedskip.parsing.yaml_text import read_text
 from fedskip.version import __version__
 
 
 class Commands(TyperGroup):
-    """Commands whose expected errors end in one line."""
+    """Commands that print an expected error as one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # `| head` has seen enough
-            streams.discard()
+            output.discard()
             raise typer.Exit(1) from None
         except (InputError, OSError, MemoryError, RuntimeError) as error:
             if isinstance(error, InputError):
                 message = error.message(flags=True)
-            elif known := trouble(error):
-                message = short(f"{in_words(*known)}.", 500)
+            elif reason := explain(error):
+                message = shorten(f"{sentences(*reason)}.", 500)
             else:
                 raise
             typer.secho(f"error: {message}", fg="red", err=True)
@@ -39,7 +39,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
-    help="FedSkip, its rivals, and the study that compares them.",
+    help="FedSkip, its baselines, and the studies that compare them.",
 )  # fmt: skip
 app.command()(studies.run)
 app.command()(studies.resume)
@@ -47,7 +47,6 @@ app.command()(studies.extend)
 app.command()(report)
 app.command()(watch)
 app.add_typer(data.app, name="data")
-app.add_typer(paper.app, name="paper")
 app.add_typer(federation.app, name="federation")
 
 
@@ -66,49 +65,54 @@ def _options(
 
 
 def main() -> None:
-    streams.open_closed()
+    output.prepare()
     try:
         code = app(standalone_mode=False)
-    except USAGE as error:
-        code = usage(error)
+    except UsageError as error:
+        code = usage_error(error)
     except typer.Abort:
         code = 130
-    except OSError as error:  # of --version and --help, which print before a command begins
-        code = streams.lost(error)
-    sys.exit(streams.flush(code if isinstance(code, int) else 0))
+    except OSError as error:  # --version and --help print before a command starts
+        code = output.failed(error)
+    sys.exit(output.flush(code if isinstance(code, int) else 0))
 
 
-USAGE: Any = typer.BadParameter.__bases__[0]  # click's, wherever typer keeps it
+UsageError: Any = typer.BadParameter.__bases__[0]  # of click, which newer typers contain
 
 
-def usage(error: Any) -> int:
-    """Say in a line what is wrong with the options; gives the exit status."""
+def usage_error(error: Any) -> int:
+    """Say in one line what is wrong with the options, and give the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
     else:
         command = error.ctx.command_path if error.ctx else "fedskip"
         message = f"error: {' '.join(error.format_message().split())} See: {command} --help"
-        typer.secho(short(message, 500), fg="red", err=True)
+        typer.secho(shorten(message, 500), fg="red", err=True)
     return int(error.exit_code)
 
 
 @app.command("list")
 def list_() -> None:
-    """The studies, methods, models, data sets and partitions that come with the package."""
+    """List the studies, methods, models, data sets and partitions of the package."""
+    from fedskip.config import bundled
     from fedskip.data import CATALOGUE
+    from fedskip.data.from_files import SHOWN
     from fedskip.data.partitions import KINDS
     from fedskip.methods import registry
     from fedskip.models import MODELS
-    from fedskip.spec import bundled
 
-    methods = {_usage(name, method): _first_line(method) for name, method in registry().items()}
+    methods = {_call(name, method): _first_line(method) for name, method in registry().items()}
+    methods["fedskip(period=...)"] = (
+        "FedAvg that merges only every `period` rounds; models travel between."
+    )
     sections = {
-        "studies (fedskip show STUDY)": {name: bundled.words(name) for name in bundled.names()},
-        "methods (all skip as FedSkip does: scaffold(period=5))": methods
-        | {"fedskip(period=...)": "FedAvg that merges only every `period` rounds; models travel between."},
+        "studies (fedskip run STUDY; fedskip show STUDY lists its settings)": {
+            name: bundled.words(name) for name in bundled.names()
+        },
+        "methods (all can skip as FedSkip does: scaffold(period=5))": methods,
         "models (model.name)": {name: _first_line(make) for name, make in MODELS.items()},
-        "data sets (data.name; fedskip data list)": {", ".join([*CATALOGUE, "PATH.npz"]): ""},
-        "partitions (partition.kind)": {name: _first_line(deal) for name, deal in KINDS.items()},
+        "data sets (data.name; fedskip data list)": {", ".join([*CATALOGUE, *SHOWN]): ""},
+        "partitions (partition.kind)": {name: _first_line(kind) for name, kind in KINDS.items()},
     }
     for title, items in sections.items():
         typer.secho(title, bold=True)
@@ -118,25 +122,24 @@ def list_() -> None:
 
 
 @app.command()
-def show(study: Annotated[str, typer.Argument(help="A bundled study, STUDY/SETTING or a file.")]) -> None:
-    """Print a study as YAML, to read or to change: fedskip show quickstart > mine.yaml."""
-    from fedskip.cli.chosen import refuse_unknown
-    from fedskip.paper.computed import COMPUTED
-    from fedskip.spec import build, bundled, dump
+def show(
+    study: Annotated[str, typer.Argument(help="A bundled study, STUDY/SETTING or a file.")],
+) -> None:
+    """Print a study as YAML, to read or to edit: fedskip show quickstart > mine.yaml."""
+    from fedskip.cli.requested_study import refuse_unknown
+    from fedskip.config import build, bundled, dump
 
-    rule, fix = "is computed, and has no file to show", f"make it with: fedskip run {study}"
-    require("study", study not in COMPUTED, rule, study, fix)
     refuse_unknown(study)
     if study.partition("/")[0] in bundled.names() and "/" in study:
         text = dump(build(bundled.load(study)))
     else:
         text = read_text(bundled.find(study))
-    # into a file it goes as it is, whatever the terminal can show
+    # a file gets every character, whatever the encoding of the terminal
     typer.echo(text if sys.stdout.isatty() else text.encode(), nl=False)
 
 
-def _usage(name: str, method: type[Any]) -> str:
-    """A method as users write it, with its defaults: fedprox(mu=0.01)."""
+def _call(name: str, method: type[Any]) -> str:
+    """A method as it is written in a study, with its defaults: fedprox(mu=0.01)."""
     fields = [f"{f.name}={f.default}" for f in dataclasses.fields(method) if f.name != "period"]
     return f"{name}({', '.join(fields)})" if fields else name
 
@@ -147,12 +150,17 @@ def _first_line(thing: Any) -> str:
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="A trained model: OUT/models/RUN.best.safetensors.")],
-    out: Annotated[Path, typer.Argument(help="The file to write: model.pt, .safetensors, .ts or .onnx.")],
+    model: Annotated[
+        Path, typer.Argument(help="A trained model: OUT/models/RUN.best.safetensors.")
+    ],
+    out: Annotated[
+        Path, typer.Argument(help="The file to write: model.pt, .safetensors, .ts or .onnx.")
+    ],
     module: Annotated[
-        str | None, typer.Option(metavar="MODULE:CLASS", help="What makes it, if it is one of your own.")
+        str | None,
+        typer.Option(metavar="MODULE:CLASS", help="What builds it, for a custom model."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a trained model as a state_dict (.pt, .safetensors), TorchScript (.ts) or ONNX (.onnx)."""
     from fedskip.models.export import export
@@ -165,16 +173,24 @@ def export(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="synthetic, cnn, cnn-femnist, lstm, resnet50 or pfl-cifar10.")],
-    rows: Annotated[int, typer.Option(metavar="N", help="Models that train side by side.")] = 100,
+    name: Annotated[
+        str, typer.Argument(help="synthetic, cnn, cnn-femnist, lstm, resnet50 or pfl-cifar10.")
+    ],
+    rows: Annotated[
+        int, typer.Option(metavar="N", help="Models that train at the same time.")
+    ] = 100,
     compile: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N")] = "cpu",
     precision: Annotated[str | None, typer.Option(metavar="fp32|tf32|bf16|fp64")] = None,
     deterministic: Annotated[bool, typer.Option("--deterministic/--no-deterministic")] = True,
-    streams: Annotated[int | None, typer.Option(metavar="N", help="0: all rows together.")] = None,
-    processes: Annotated[int | None, typer.Option(metavar="N", help="Of the stacked engine.")] = None,
+    streams: Annotated[
+        int | None, typer.Option(metavar="N", help="CUDA streams; 0: all models together.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(metavar="N", help="Processes of the stacked engine.")
+    ] = None,
 ) -> None:
-    """Client-steps per second of the engines, against a plain PyTorch loop; the last line is JSON."""
+    """Measure the engines' client-steps per second against a plain PyTorch loop. The last line is JSON."""
     from fedskip.bench.measure import measure
 
     measure(

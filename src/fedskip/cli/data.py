@@ -1,11 +1,11 @@
 """`fedskip data`: the data sets on this machine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: list, get, show, import.")
 
@@ -14,7 +14,7 @@ Name = Annotated[str, typer.Argument(help="cifar10, cifar100, shakespeare or fem
 
 @app.command("list")
 def list_() -> None:
-    """What is in the cache, and what `import` takes for the rest."""
+    """Show what is in the cache, and what `import` takes for the rest."""
     from fedskip.cli.datasets import state
     from fedskip.data import cache, catalogue
 
@@ -24,18 +24,22 @@ def list_() -> None:
 
 
 @app.command()
-def get(name: Name) -> None:
-    """Download a data set from its official place."""
+def get(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or shakespeare")],
+) -> None:
+    """Download a data set from its official address."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     from fedskip.cli.datasets import stored
     from fedskip.data import catalogue
 
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        catalogue.get(name, lambda done, total: bar.update(task, completed=done, total=total))
+    columns = (
+        progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        catalogue.get(name, _DownloadBar(shown))
     typer.echo(stored(name))
 
 
@@ -43,13 +47,13 @@ def get(name: Name) -> None:
 def import_(
     name: Name,
     path: Annotated[Path, typer.Argument(help="the official file or folder")],
-    force: Annotated[bool, typer.Option("--force", help="also in place of what is in the cache")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace what is in the cache")] = False,
 ) -> None:
-    """Take a data set from files that you have."""
+    """Import a data set from files that you have."""
     from fedskip.cli.datasets import stored
     from fedskip.data import cache, catalogue
 
-    if name in catalogue.from_files() and cache.has(name) and not force:
+    if name in catalogue.imported() and cache.has(name) and not force:
         fix = "add --force to put these files in its place"
         raise InputError("NAME", f"is in {cache.folder()} already", name, fix)
     catalogue.import_(name, path)
@@ -58,31 +62,36 @@ def import_(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="a data set, or the path of an .npz, .csv or .parquet file")],
+    name: Annotated[
+        str, typer.Argument(help="a data set, or the path of an .npz, .csv or .parquet file")
+    ],
     assignments: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="data.label=outcome, partition.beta=0.1, clients=50, ..."
+            "--set",
+            metavar="KEY=VALUE",
+            help="data.label=outcome, partition.beta=0.1, clients=50, ...",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="where to draw the class x client heat map: map.svg, .png or .pdf")
+        Path | None,
+        typer.Option(help="where to draw the class x client heat map: map.svg, .png or .pdf"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="also over a file that is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="overwrite an existing file")] = False,
 ) -> None:
-    """Clients, samples, classes and sizes of a data set, under any partition."""
+    """Show the clients, samples and classes of a data set under any partition."""
     import numpy as np
 
     from fedskip.cli.datasets import class_line, draw, refuse_target, setting_of
-    from fedskip.data.split import deal, pooled_test, split
-    from fedskip.spec import assigned
+    from fedskip.config import assigned
+    from fedskip.data.division import assign_clients, pooled_test, split
 
     if out is not None:
         refuse_target(out, force)
     data, setting = setting_of(name, assigned(assignments or []))
     seed = setting.division_seed(0)
     train, test = split(data, seed)
-    clients = deal(data, train, seed, setting.partition, setting.clients)
+    clients = assign_clients(data, train, seed, setting.partition, setting.clients)
     kind, sizes = setting.partition.get("kind", "from a file"), clients.sizes
     spread = f"{sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}, std {sizes.std():,.0f}"
     for label, value in {
@@ -101,3 +110,27 @@ def show(
         typer.echo(f"{'inputs':<14} {', '.join(data.input_names)}")
     if out is not None:
         draw(data, clients, out, f"{data.name}, {kind}")
+
+
+class _DownloadBar:
+    """A progress bar of rich with what pooch calls: `total`, `update`, `reset` and `close`."""
+
+    def __init__(self, progress: Any) -> None:
+        self._progress, self._task = progress, progress.add_task("", total=None)
+
+    @property
+    def total(self) -> Any:
+        return self._progress.tasks[self._task].total
+
+    @total.setter
+    def total(self, size: int) -> None:  # 0: the server does not say
+        self._progress.update(self._task, total=size or None, completed=0)
+
+    def update(self, size: int) -> None:
+        self._progress.advance(self._task, size)
+
+    def reset(self) -> None:
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        self._progress.stop()

@@ -1,17 +1,17 @@
-"""What `fedskip data` shows: the state of the cache, a data set as a study would divide it."""
+"""What `fedskip data` prints: the state of the cache, and a data set as a study would divide it."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import typer
 
+from fedskip.config import Draft, Setting, Tree
 from fedskip.data import Dataset, Partition, cache, catalogue, heatmap
-from fedskip.data.columns import listed
+from fedskip.data.table_columns import listed
+from fedskip.errors import InputError, require
 from fedskip.files import refuse_existing
-from fedskip.input.errors import InputError
-from fedskip.spec import Draft, Setting, Tree
 
-SHOWN = ("data", "partition", "clients", "partition_seed")  # keys of a study that change what `show` shows
+SHOWN = ("data", "partition", "clients", "partition_seed")  # keys of a study that affect `show`
 
 
 def state(name: str, files: catalogue.Files | None) -> str:
@@ -23,15 +23,17 @@ def state(name: str, files: catalogue.Files | None) -> str:
 
 
 def setting_of(name: str, given: Tree) -> tuple[Dataset, Setting]:
-    """The data set, and a setting of it with these keys."""
+    """The data set, and a setting of it with the given keys."""
+    fix = "set data.*, partition.* or clients"
     for key in given.values:
-        if key not in SHOWN:
-            raise InputError(key, "does not change the data", fix="set data.*, partition.* or clients")
+        require(key, key in SHOWN, "does not change the data", fix=fix)
     options = given.values.get("data") or {}
     if not isinstance(options, Mapping):
         fix = "such as data.test_fraction=0.2"
         raise InputError("data", "must hold options of the data set", options, fix)
-    draft = Draft({**given.values, "data": {**options, "name": name}})  # refuses what a study refuses
+    draft = Draft(
+        {**given.values, "data": {**options, "name": name}}
+    )  # checks them as a study does
     data = catalogue.load(**draft.keys["data"])
     fallback = {"partition.kind": "iid", "model.name": "none"}
     unused = {"cohort": 1, "methods": "fedavg", "rounds": 1}
@@ -39,21 +41,23 @@ def setting_of(name: str, given: Tree) -> tuple[Dataset, Setting]:
 
 
 def class_line(data: Dataset) -> str:
-    """How many classes, and their names."""
+    """The number of classes, and their names."""
     if data.classes is None:
         return "none (not a classification task)"
     return f"{data.classes}" + (f" ({listed(data.class_names)})" if data.class_names else "")
 
 
 def refuse_target(out: Path, force: bool) -> None:
-    """Refuse a file that cannot be drawn to, before anything is computed."""
+    """Refuse a picture that cannot be written, before anything is computed."""
     heatmap.refuse_other_suffix(out)
     refuse_existing("--out", out, force)
 
 
 def draw(data: Dataset, clients: Partition, out: Path, title: str) -> None:
     if data.classes is None:
-        raise InputError("--out", "draws classes, and this data set has none", data.name, "leave it out")
+        raise InputError(
+            "--out", "draws classes, and this data set has none", data.name, "leave it out"
+        )
     counts = heatmap.class_counts(clients, data.samples.labels(), data.classes)
     heatmap.draw(counts, out, title, data.class_names)
     typer.echo(f"{'heat map':<14} {out}")

@@ -1,4 +1,4 @@
-"""Work on the devices of a Ray cluster: joined or started, handed out, done again where a worker is lost.
+"""The devices of a Ray cluster, and tasks that run on them: started, and started again where a worker dies.
 
-It knows of errands, not of runs: what is done on a device is brought along.
+It knows nothing of studies; `fedskip.study.ray_workers` brings the tasks.
 """

@@ -19,16 +19,16 @@ from fedskip.contract.trial import (
     ROUNDS,
     SLOTS,
     Trial,
+    describe,
     equal,
     facts,
     flat,
     row,
-    told,
     train,
     visit_of,
 )  # fmt: skip
 from fedskip.engine import Loop, Plan, Stacked
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.methods.base import MODEL, TRAINABLE, Merged, Method
 from fedskip.methods.grammar import parse, text
 from fedskip.methods.terms import Terms
@@ -65,12 +65,12 @@ def check_conduct(method: Method) -> None:
 def _hold(rules: list[Callable[[Any], Broken]], cls: type[Method], subject: Any) -> None:
     for rule in rules:
         try:
-            found = next(rule(subject), None)
+            broken = next(rule(subject), None)
         except Exception as error:  # whatever a user's function does
-            found = f"{type(error).__name__}: {error}"
-        if found:
+            broken = f"{type(error).__name__}: {error}"
+        if broken:
             words = " ".join(str(rule.__doc__).split()).rstrip(".")
-            raise InputError(cls.__name__, f"breaks the rule {words!r}", fix=f"here: {found}")
+            raise InputError(cls.__name__, f"breaks the rule {words!r}", fix=f"here: {broken}")
 
 
 # --- what a method is ----------------------------------------------------------------------------------
@@ -78,7 +78,9 @@ def _hold(rules: list[Callable[[Any], Broken]], cls: type[Method], subject: Any)
 
 def is_frozen(cls: type[Method]) -> Broken:
     """A method is a frozen dataclass with keyword-only fields."""
-    if "__dataclass_params__" not in vars(cls) or not all(f.kw_only for f in dataclasses.fields(cls)):
+    if "__dataclass_params__" not in vars(cls) or not all(
+        f.kw_only for f in dataclasses.fields(cls)
+    ):
         yield "@dataclass(frozen=True, kw_only=True) is missing above the class"
 
 
@@ -92,11 +94,11 @@ def has_defaults(cls: type[Method]) -> Broken:
 def declares_memory(cls: type[Method]) -> Broken:
     """`remembers` is a dict of names, each with TRAINABLE or MODEL."""
     if not isinstance(cls.remembers, Mapping):
-        yield f"it is {told(cls.remembers)}: write remembers = {{'h': TRAINABLE}}"
+        yield f"it is {describe(cls.remembers)}: write remembers = {{'h': TRAINABLE}}"
         return
     for name, kind in cls.remembers.items():
         if not isinstance(name, str) or kind not in (TRAINABLE, MODEL):
-            yield f"it has {name!r}: {told(kind)}"
+            yield f"it has {name!r}: {describe(kind)}"
 
 
 def takes_arguments(cls: type[Method]) -> Broken:
@@ -149,7 +151,7 @@ def bends_rows(trial: Trial) -> Broken:
     width = {"mu": 1, "contrast.weight": 1, "contrast.previous": layout.size}
     for call in trial.of("begin"):
         if not isinstance(call.result, Terms):
-            yield f"begin gave {told(call.result)}, which is no Terms: write return Terms(...)"
+            yield f"begin gave {describe(call.result)}, which is no Terms: write return Terms(...)"
             return
         given = {name: term for name, term in flat(call.result).items() if term is not None}
         others = {name: given.pop(name, None) for name in ("objective", "contrast.temperature")}
@@ -170,16 +172,16 @@ def gives_an_objective(trial: Trial) -> Broken:
         if own is None:
             continue
         if not callable(own):
-            yield f"begin gave {told(own)}"
+            yield f"begin gave {describe(own)}"
             return
         inputs, targets = task.samples.take(torch.arange(2))
         try:
-            found = own(copy.deepcopy(task.module), inputs, targets, task.loss)
+            objective = own(copy.deepcopy(task.module), inputs, targets, task.loss)
         except Exception:  # whatever a user's function does with a module that is not its own
             return
-        if not isinstance(found, Tensor) or found.dim() or not found.requires_grad:
-            way = ": take the mean" if isinstance(found, Tensor) and found.dim() else ""
-            yield f"it gave {told(found)} for two samples{way}"
+        if not isinstance(objective, Tensor) or objective.dim() or not objective.requires_grad:
+            way = ": take the mean" if isinstance(objective, Tensor) and objective.dim() else ""
+            yield f"it gave {describe(objective)} for two samples{way}"
 
 
 def returns_rows(trial: Trial) -> Broken:
@@ -190,12 +192,14 @@ def returns_rows(trial: Trial) -> Broken:
     for call in trial.of("end"):
         pair = isinstance(call.result, tuple) and len(call.result) == 2
         if not pair or not all(isinstance(part, dict) for part in call.result):
-            yield f"end gave {told(call.result)}, not two dicts: write return {{...}}, {{...}}"
+            yield f"end gave {describe(call.result)}, not two dicts: write return {{...}}, {{...}}"
             return
         memory, upload = call.result
         for name in sorted(declared ^ set(memory), key=str):
             how = "returned but not declared" if name in memory else "not returned"
-            yield f"{name!r} was " + ("returned: a MODEL is kept by itself" if name in models else how)
+            yield f"{name!r} was " + (
+                "returned: a MODEL is kept by itself" if name in models else how
+            )
         yield from call.misshapen(memory, lambda _: trial.task.layout.trainable)
         yield from call.misshapen(upload)
 
@@ -216,7 +220,7 @@ def keeps_tensors(trial: Trial) -> Broken:
         state = getattr(call.result, "server", {}) if call.name == "merge" else call.result
         named = isinstance(state, dict) and all(isinstance(name, str) for name in state)
         if not named or not all(isinstance(t, Tensor) for t in state.values()):
-            yield f"{call.name} gave {told(state)}"
+            yield f"{call.name} gave {describe(state)}"
 
 
 def merges_vectors(trial: Trial) -> Broken:
@@ -224,12 +228,12 @@ def merges_vectors(trial: Trial) -> Broken:
     for call in trial.of("merge"):
         _, x, w, *_ = call.given
         if not isinstance(call.result, Merged):
-            yield f"merge gave {told(call.result)}: write return Merged(broadcast, evaluated, server)"
+            yield f"merge gave {describe(call.result)}: write return Merged(broadcast, evaluated, server)"
             return
         for name in ("broadcast", "evaluated"):
             vector, meant = getattr(call.result, name), f"{tuple(x.shape)} of {x.dtype}"
             if not isinstance(vector, Tensor) or vector.shape != x.shape or vector.dtype != x.dtype:
-                yield f"with {len(w)} slots {name} was {told(vector)}, not {meant}"
+                yield f"with {len(w)} slots {name} was {describe(vector)}, not {meant}"
             elif not vector.isfinite().all():
                 yield f"with {len(w)} slots {name} was not finite"
 
@@ -252,8 +256,10 @@ def finds_names(trial: Trial) -> Broken:
     gives, and the server's state what `start`, `absorb` and `merge` have put there."""
     if isinstance(trial.error, KeyError) and trial.failed is not None:
         name, given = trial.failed
-        held = {key: sorted(map(str, found)) for key, found in given.items() if isinstance(found, dict)}
-        words = [f"{key} holds {', '.join(found) or 'nothing'}" for key, found in held.items()]
+        held = {
+            key: sorted(map(str, names)) for key, names in given.items() if isinstance(names, dict)
+        }
+        words = [f"{key} holds {', '.join(names) or 'nothing'}" for key, names in held.items()]
         yield f"{name} looked for {trial.error}; {'; '.join(words)}"
 
 
@@ -280,7 +286,10 @@ def agrees(trial: Trial) -> Broken:
         return
     plan = Plan(sizes=[SLOTS], contrast_sizes=[SLOTS], pull=True, linear=True, compile=False)
     stacked = Stacked(trial.task, plan)
-    ends = [train(engine, trial.run(trial.skipping), ROUNDS).save() for engine in (Loop(trial.task), stacked)]
+    ends = [
+        train(engine, trial.run(trial.skipping), ROUNDS).save()
+        for engine in (Loop(trial.task), stacked)
+    ]
     if not equal(ends[0][0], ends[1][0], 1e-7):
         yield "loop and stacked differ by more than rounding"
 

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from fedskip import federation
-from fedskip.data.base import Arrays
-from fedskip.engine import Engine, Local, Loop, Task
-from fedskip.engine.local import Route, route
-from fedskip.federation import Clients, Run, Server
-from fedskip.input.errors import short
+from fedskip.data.dataset import Arrays
+from fedskip.engine import Engine, Local, Loop
+from fedskip.engine.arithmetic import Arithmetic
+from fedskip.errors import shorten
+from fedskip.federation import Run, make_run, make_task
 from fedskip.methods.base import Method, Visit
-from fedskip.models.measures import accuracy, cross_entropy
-from fedskip.models.vector import Layout
 from fedskip.rng import stream, torch_scope
 
 FUNCTIONS = {  # the names of their arguments
@@ -47,12 +45,12 @@ class Call:
         x = self.given[0]
         for name, rows in flat(nest).items():
             if not isinstance(rows, Tensor):
-                yield f"{self.name} gave {name} as {told(rows)}, which is no tensor{_row_of(rows)}"
+                yield f"{self.name} gave {name} as {describe(rows)}, which is no tensor{_row_of(rows)}"
                 continue
             shape = (len(x), width(name)) if width else (len(x), *rows.shape[1:])
             if rows.shape != shape or rows.dtype != x.dtype:
-                found = f"{tuple(rows.shape)} of {rows.dtype}"
-                yield f"{self.name} gave {name} as {found}, not {shape} of {x.dtype}"
+                given = f"{tuple(rows.shape)} of {rows.dtype}"
+                yield f"{self.name} gave {name} as {given}, not {shape} of {x.dtype}"
             elif rows.device != x.device:
                 yield f"{self.name} gave {name} on {rows.device}, not on {x.device}, where x is"
 
@@ -63,7 +61,9 @@ class Recorder:
     def __init__(self, method: Method) -> None:
         self.method = method
         self.calls: list[Call] = []
-        self.failed: tuple[str, dict[str, Any]] | None = None  # the function that raised, and its arguments
+        self.failed: tuple[str, dict[str, Any]] | None = (
+            None  # the function that raised, and its arguments
+        )
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._call, name) if name in FUNCTIONS else getattr(self.method, name)
@@ -102,23 +102,18 @@ class Trial:
     def __init__(self, method: Method) -> None:
         self.method, self.skipping = method, dataclasses.replace(method, period=PERIOD)
         with torch_scope("contract"):
-            module = Linear().double()
+            module = Linear()
         x = torch.from_numpy(stream("contract").normal(size=(SIZES.sum(), 3)))
         samples = Arrays(x, (x[:, 0] > x[:, 1]).long())
-        self.task = Task(module, Layout.of(module), cross_entropy, accuracy, samples, LOCAL)
+        self.task = make_task(module, samples, LOCAL, arithmetic=Arithmetic("fp64"))
         self.clients = np.split(np.arange(SIZES.sum()), SIZES.cumsum()[:-1])
         recorder = Recorder(self.skipping)
         self.error = self._rehearse(cast(Method, recorder))
         self.calls, self.failed = recorder.calls, recorder.failed
 
     def run(self, method: Method) -> Run:
-        layout, x = self.task.layout, self.task.layout.pack(self.task.module)
-
-        def routes(key: int, client: int, round: int) -> Route:
-            return route(key, self.clients[client], LOCAL, round)
-
-        server = Server(method, x, layout, clients=len(SIZES), slots=SLOTS, seed=0, fresh=lambda: 2 * x)
-        return Run(server, Clients(method, layout, SIZES, routes, x))
+        x = self.task.layout.pack(self.task.module)
+        return make_run(self.task, self.clients, method, cohort=SLOTS, fresh=lambda: 2 * x)
 
     def _rehearse(self, method: Method) -> Exception | None:
         """Two periods with all slots, and a round in which slot 1 has no visit."""
@@ -160,15 +155,18 @@ def visit_of(facts: dict[str, Tensor]) -> Visit:
     return Visit(facts["omega"], **{name: column[:, 0] for name, column in facts.items()})
 
 
-def told(value: Any) -> str:
-    """A value in few words."""
+def describe(value: Any) -> str:
+    """A value in few words, for messages."""
     if isinstance(value, Tensor):
         return f"a tensor {tuple(value.shape)} of {value.dtype}"
     if isinstance(value, dict):
-        return short("{" + ", ".join(f"{key!r}: {told(inner)}" for key, inner in value.items()) + "}", 100)
+        return shorten(
+            "{" + ", ".join(f"{key!r}: {describe(inner)}" for key, inner in value.items()) + "}",
+            100,
+        )
     if isinstance(value, tuple | list | np.ndarray) and len(value):
         return f"a {type(value).__name__}"
-    return short(repr(value), 60)
+    return shorten(repr(value), 60)
 
 
 def _row_of(value: Any) -> str:
@@ -186,15 +184,19 @@ def flat(nest: Any, name: str = "") -> dict[str, Any]:
         nest = dict(enumerate(nest))
     if not isinstance(nest, dict):
         return {name: nest}
-    return {k: v for key, value in nest.items() for k, v in flat(value, f"{name}.{key}".strip(".")).items()}
+    return {
+        k: v
+        for key, value in nest.items()
+        for k, v in flat(value, f"{name}.{key}".strip(".")).items()
+    }
 
 
 def row(nest: Any, k: int) -> Any:
     """Row k of every tensor. A visit stays a visit, a tensor a tensor; all else becomes a flat dict."""
     if isinstance(nest, Visit):
         return visit_of(row(facts(nest), k))
-    found = {name: t[k : k + 1] if isinstance(t, Tensor) else t for name, t in flat(nest).items()}
-    return found[""] if isinstance(nest, Tensor) else found
+    rows = {name: t[k : k + 1] if isinstance(t, Tensor) else t for name, t in flat(nest).items()}
+    return rows[""] if isinstance(nest, Tensor) else rows
 
 
 def equal(one: Any, other: Any, tolerance: float = 0.0) -> bool:

@@ -12,20 +12,20 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from fedskip.data import cache, cifar, femnist, npz, shakespeare, synthetic, tables
-from fedskip.data.base import Dataset
+from fedskip.data import cache, cifar, femnist, from_files, shakespeare, synthetic
+from fedskip.data.dataset import Dataset
+from fedskip.errors import InputError, unknown
 from fedskip.files import refuse_unreadable
-from fedskip.input.errors import InputError, unknown
-from fedskip.input.fit import fit
+from fedskip.parsing.values import fit
 
 
 @dataclass(frozen=True)
 class Files:
-    """What a data set is made from: what `import` accepts, how it is read, where it can be had."""
+    """The files that a data set is made from."""
 
-    accepts: str
-    read: Callable[[Path], dict[str, np.ndarray]]
-    source: cache.Source | None = None
+    accepts: str  # what `import` takes, for the user
+    read: Callable[[Path], dict[str, np.ndarray]]  # reads and checks them; arrays for the cache
+    source: cache.Source | None = None  # where to download them
 
 
 @dataclass(frozen=True)
@@ -36,87 +36,74 @@ class Item:
     files: Files | None = None  # None: it is generated
 
 
+def _cifar_files(cifar_: cifar.Cifar) -> Files:
+    return Files(cifar_.accepts, partial(cifar.read, cifar_), cifar_.source)
+
+
 CATALOGUE = {
     "synthetic": Item(synthetic.load),
-    "cifar10": Item(
-        cifar.cifar10,
-        Files(
-            "cifar-10-python.tar.gz or the folder cifar-10-batches-py",
-            partial(cifar.read, cifar.CIFAR10),
-            cifar.CIFAR10.source,
-        ),
-    ),
-    "cifar100": Item(
-        cifar.cifar100,
-        Files(
-            "cifar-100-python.tar.gz or the folder cifar-100-python",
-            partial(cifar.read, cifar.CIFAR100),
-            cifar.CIFAR100.source,
-        ),
-    ),
+    "cifar10": Item(cifar.cifar10, _cifar_files(cifar.CIFAR10)),
+    "cifar100": Item(cifar.cifar100, _cifar_files(cifar.CIFAR100)),
     "shakespeare": Item(
-        shakespeare.load,
-        Files(
-            "Gutenberg's text of 1994, 1994-01-100.zip, also plain or .xz",
-            shakespeare.read,
-            shakespeare.SOURCE,
-        ),
+        shakespeare.load, Files(shakespeare.ACCEPTS, shakespeare.read, shakespeare.SOURCE)
     ),
     "femnist": Item(femnist.load, Files(femnist.ACCEPTS, femnist.read)),
 }
 
 
-FILES = ["PATH.npz", "PATH.csv", "PATH.parquet"]
-
-
-def is_file(name: str) -> bool:
-    """Whether a name is that of a file of one's own."""
-    return name.endswith(".npz") or tables.is_table(name)
-
-
 def load(name: str, standardize: bool = False, **options: Any) -> Dataset:
-    """The data set called `name`, or in the file of that name, with its own options.
+    """Load a data set of the catalogue, or from a file of your own.
 
-    `standardize` is an option of all: see `Dataset`.
+    Args:
+        name: a key of `CATALOGUE`, or the path of an .npz, .csv, .tsv or .parquet file.
+        standardize: give inputs mean 0 and standard deviation 1, by the training samples.
+        options: of that data set, `data.*` in a study.
+
+    >>> load("synthetic", train_fraction=0.8)
+    Dataset('synthetic': 107,553 samples, 5 classes, 1,000 clients)
     """
     given: dict[str, Any] = {}
-    if is_file(name):
-        loader, given = npz.load if name.endswith(".npz") else tables.load, {"path": name}
+    if from_files.is_file(name):
+        given["path"] = name
+        is_npz = name.endswith(".npz")
+        loader: Callable[..., Dataset] = from_files.load_arrays if is_npz else from_files.load_table
     elif name in CATALOGUE:
         loader = CATALOGUE[name].load
     else:
-        raise unknown("data.name", name, [*CATALOGUE, *FILES])
+        raise unknown("data.name", name, [*CATALOGUE, *from_files.SHOWN])
     hints = get_type_hints(loader)
-    known = {option: hints[option] for option in inspect.signature(loader).parameters if option not in given}
+    hinted = {key: hints[key] for key in inspect.signature(loader).parameters if key not in given}
     for option, value in options.items():
-        if option not in known:
+        if option not in hinted:
             what = Path(name).suffix[1:] if given else name
-            fix = unknown("", option, [*known, "standardize"]).fix
+            fix = unknown("", option, [*hinted, "standardize"]).fix
             raise InputError(f"data.{option}", f"is not an option of {what!r}", value, fix)
-        given[option] = fit(f"data.{option}", value, known[option])
-    loaded = loader(**given)
-    return replace(loaded, standardize=standardize) if standardize else loaded
+        given[option] = fit(f"data.{option}", value, hinted[option])
+    dataset = loader(**given)
+    return replace(dataset, standardize=standardize) if standardize else dataset
 
 
 def import_(name: str, path: Path) -> None:
     """Read files that the user has, check them, and put them in the cache."""
-    files = _files(name)
+    files = _files_of(name)
     if not path.exists():
         raise InputError("PATH", "does not exist", str(path), f"give {files.accepts}")
     if not path.is_dir():
         refuse_unreadable("PATH", path)
-    with cache.held():
+    with cache.locked():
         cache.write(name, files.read(path))
 
 
-def get(name: str, progress: cache.Progress = lambda done, total: None) -> None:
-    """Download from the official place and import, unless it is in the cache already."""
-    files = _files(name)
+def get(name: str, progress: Any = False) -> None:
+    """Download a data set and import it, unless it is in the cache already.
+
+    `progress` is a progress bar, see `cache.download`.
+    """
+    files = _files_of(name)
     if files.source is None and not cache.has(name):
-        # LEAF builds FEMNIST from NIST's raw archives and publishes no result.
-        fix = cache.importing(name, files.accepts)
+        fix = cache.how_to_import(name, files.accepts)
         raise InputError(name, "has no official file to download", fix=fix)
-    with cache.held():
+    with cache.locked():
         if cache.has(name) or files.source is None:
             return
         file = cache.download(files.source, progress)
@@ -124,15 +111,15 @@ def get(name: str, progress: cache.Progress = lambda done, total: None) -> None:
         file.unlink()
 
 
-def from_files() -> dict[str, Files]:
-    """The data sets that come from files."""
+def imported() -> dict[str, Files]:
+    """The data sets that are made from files, in the cache or not."""
     return {name: item.files for name, item in CATALOGUE.items() if item.files is not None}
 
 
-def _files(name: str) -> Files:
-    found = from_files()
-    if name in CATALOGUE and name not in found:
+def _files_of(name: str) -> Files:
+    files = imported()
+    if name in CATALOGUE and name not in files:
         raise InputError("NAME", "needs no files: it is generated", name)
-    if name not in found:
-        raise unknown("NAME", name, found)
-    return found[name]
+    if name not in files:
+        raise unknown("NAME", name, files)
+    return files[name]

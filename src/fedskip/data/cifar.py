@@ -1,4 +1,8 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the official python files, which are read, not executed."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), read from the official python files.
+
+The files are pickles. They are read by an unpickler that can build nothing but plain arrays, so that no
+code in a file ever runs.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +17,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedskip.data import archive, augment, cache
-from fedskip.data.base import Arrays, Dataset, Split, TestTransform, TrainTransform
-from fedskip.input.errors import InputError
+from fedskip.data import archives, augmentation, cache
+from fedskip.data.dataset import Arrays, Dataset, Split, TestTransform, TrainTransform
+from fedskip.errors import InputError
 
 
 @dataclass(frozen=True)
 class Cifar:
-    """What tells the two apart. `files` maps the official names, in pool order, to their md5."""
+    """What differs between CIFAR-10 and CIFAR-100."""
 
     name: str
     classes: int
-    label_key: bytes
-    files: Mapping[str, str]
+    label_key: bytes  # of the labels in a file
+    files: Mapping[str, str]  # official names, in the order of the pool -> md5
     source: cache.Source
     model: str
     train_transform: TrainTransform
     test_transform: TestTransform
     train: int = 50_000
     test: int = 10_000
+
+    @property
+    def accepts(self) -> str:
+        """What `import` takes."""
+        return f"{self.source.file} or the folder that it unpacks to"
 
 
 CIFAR10 = Cifar(
@@ -47,11 +56,12 @@ CIFAR10 = Cifar(
         "test_batch": "40351d587109b95175f43aff81a1287e",
     },
     source=cache.Source(
-        ("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",), "md5:c58f30108f718f92721af3b95e74349a"
+        ("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
+        "md5:c58f30108f718f92721af3b95e74349a",
     ),
     model="cnn",
-    train_transform=augment.cifar10_train,
-    test_transform=augment.cifar10_test,
+    train_transform=augmentation.cifar10_train,
+    test_transform=augmentation.cifar10_test,
 )
 CIFAR100 = Cifar(
     name="cifar100",
@@ -59,11 +69,12 @@ CIFAR100 = Cifar(
     label_key=b"fine_labels",
     files={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
     source=cache.Source(
-        ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",), "md5:eb9058c3a382ffc7106e4002c42a8d85"
+        ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
+        "md5:eb9058c3a382ffc7106e4002c42a8d85",
     ),
     model="resnet50",
-    train_transform=augment.cifar100_train,
-    test_transform=augment.cifar100_test,
+    train_transform=augmentation.cifar100_train,
+    test_transform=augmentation.cifar100_test,
 )
 
 
@@ -78,7 +89,7 @@ def cifar100() -> Dataset:
 
 
 def load(cifar: Cifar) -> Dataset:
-    """One pool from the cache, training images first; uint8 until a batch is transformed on its device."""
+    """One pool from the cache, training images first. Pixels are bytes until a batch is transformed."""
     x, y = cache.read(cifar.name, "x", "y")
 
     def split(seed: int) -> Split:
@@ -103,9 +114,9 @@ def load(cifar: Cifar) -> Dataset:
 
 
 def read(cifar: Cifar, path: Path) -> dict[str, np.ndarray]:
-    """The official tar, or the folder it unpacks to, as x (60000, 3, 32, 32) uint8 and y (60000,) int64."""
+    """Read the official tar or its folder: x (60000, 3, 32, 32) uint8 and y (60000,) int64."""
     parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for name, raw in archive.contents(path, cifar.files.__contains__):
+    for name, raw in archives.contents(path, cifar.files.__contains__):
         md5 = hashlib.md5(raw, usedforsecurity=False).hexdigest()
         if md5 != cifar.files[name]:
             rule = f"has a {name} that is not the official one: its md5 is {md5}, not {cifar.files[name]}"
@@ -113,7 +124,7 @@ def read(cifar: Cifar, path: Path) -> dict[str, np.ndarray]:
         parts[name] = images(cifar, raw, where=f"{path}: {name}")
     if missing := cifar.files.keys() - parts.keys():
         rule = f"lacks {', '.join(sorted(missing))}"
-        raise InputError(str(path), rule, fix=f"give {cifar.source.file} or the folder that it unpacks to")
+        raise InputError(str(path), rule, fix=f"give {cifar.accepts}")
     x, y = (np.concatenate([parts[name][i] for name in cifar.files]) for i in (0, 1))
     if len(x) != cifar.train + cifar.test:
         raise InputError(str(path), f"must hold {cifar.train + cifar.test} images", len(x))
@@ -121,23 +132,14 @@ def read(cifar: Cifar, path: Path) -> dict[str, np.ndarray]:
 
 
 def images(cifar: Cifar, raw: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 3, 32, 32) uint8 and labels (n,) int64 of one official file."""
+    """The images (n, 3, 32, 32) uint8 and labels (n,) int64 of one official file."""
     content = unpickle(raw, where)
-    try:
-        pixels, labels = content[b"data"].array, np.array(content[cifar.label_key], np.int64)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(where, f"lacks the arrays of a CIFAR file ({error!r})") from error
-    if pixels.ndim != 2 or pixels.shape[1] != 3 * 32 * 32:
-        raise InputError(where, "must hold images as rows of 3 x 32 x 32 bytes", pixels.shape)
-    if labels.shape != pixels.shape[:1]:
-        raise InputError(where, f"must hold one label for each of its {len(pixels)} images", labels.shape)
-    if len(wrong := labels[(labels < 0) | (labels >= cifar.classes)]):
-        raise InputError(where, f"must hold labels 0 to {cifar.classes - 1}", int(wrong[0]))
-    return pixels.reshape(-1, 3, 32, 32), labels
+    labels = np.array(content[cifar.label_key], np.int64)
+    return content[b"data"].array.reshape(-1, 3, 32, 32), labels
 
 
 class _Array:
-    """Stands for the numpy array in a CIFAR pickle, without calling numpy's own reconstruction."""
+    """Takes the place of numpy's array in a pickle, so that none of numpy's code is called."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -157,7 +159,7 @@ class _Dtype:
         pass
 
 
-# All that the official files name. No function among them, so that unpickling can call nothing of ours.
+# All names in the official files. None is a function, so unpickling can call nothing.
 _ADMITTED = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): _Array,
@@ -174,10 +176,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickle(raw: bytes, where: str) -> dict[bytes, Any]:
-    """The dict in a CIFAR pickle. Anything that the official files do not hold is refused, and never run."""
+    """The dict in a CIFAR pickle; anything else than in the official files is refused, and never run."""
     try:
         content = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
-    except Exception as error:  # a damaged pickle can fail in any way
+    except Exception as error:  # a damaged pickle fails in many ways
         fix = "do not trust it, and fetch the official one"
         raise InputError(where, f"is not an official CIFAR file ({error})", fix=fix) from error
     if not isinstance(content, dict):

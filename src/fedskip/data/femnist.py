@@ -1,11 +1,10 @@
-"""FEMNIST (LEAF): handwritten digits and letters, 62 classes of 28×28 pixels; a writer is a client.
+"""FEMNIST (LEAF): handwritten digits and letters, 62 classes of 28×28 pixels; a client is a writer.
 
-Ink is dark on a white background (255), as LEAF has it.
+Ink is dark on a white background (255), as in LEAF.
 """
 
 import io
 import json
-from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -16,35 +15,37 @@ import torch
 from torch import Tensor
 
 from fedskip.data import cache
-from fedskip.data.arrays import read_npz
-from fedskip.data.base import Arrays, Dataset, Split
-from fedskip.data.split import within_owners
+from fedskip.data.archives import read_npz
+from fedskip.data.dataset import Arrays, Dataset, Split
+from fedskip.data.division import split_by_owner
+from fedskip.errors import InputError, first_line
 from fedskip.files import refuse_too_large, refuse_unreadable
-from fedskip.input.errors import InputError, said
 
 CLASSES, SIDE = 62, 28  # 0-9, A-Z, a-z
-CLIENTS, MIN_TRAIN, TRAIN_FRACTION = 180, 64, 0.9  # the paper's, the last one LEAF's default
+CLIENTS, MIN_TRAIN = 180, 64  # the paper's
+TRAIN_FRACTION = 0.9  # LEAF's default
 ACCEPTS = "LEAF's json folder with `train` and `test` in it, an .npz with x, y and writer, or a hub .parquet"
 
-# Images (n, 28, 28) uint8, labels (n,), the name of each one's writer (n,), and whether LEAF tests on them
+# images (n, 28, 28) uint8, labels (n,), the name of each writer (n,), and whether LEAF tests on them
 Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 
 def load(min_train: int = MIN_TRAIN) -> Dataset:
     """All images as one pool; a client is a writer with at least `min_train` training images."""
-    fix = cache.importing("femnist", ACCEPTS)
+    fix = cache.how_to_import("femnist", ACCEPTS)
     x, y, writer, name, test = cache.read("femnist", "x", "y", "writer", "name", "test", fix=fix)
     writer = np.asarray(writer)
-    official = len(test) > 0
-    sizes = np.bincount(writer[~test] if official else writer, minlength=len(name))
-    train_sizes = sizes if official else (TRAIN_FRACTION * sizes).astype(np.int64)
+    has_split = len(test) > 0
+    sizes = np.bincount(writer[~test] if has_split else writer, minlength=len(name))
+    train_sizes = sizes if has_split else (TRAIN_FRACTION * sizes).astype(np.int64)
     kept = train_sizes >= min_train
     if not kept.any():
-        raise InputError("data.min_train", "leaves no writer", min_train, f"use {train_sizes.max()} or less")
+        fix = f"use {train_sizes.max()} or less"
+        raise InputError("data.min_train", "leaves no writer", min_train, fix)
 
     def split(seed: int) -> Split:
         leaf = np.flatnonzero(~test), np.flatnonzero(test)
-        train, rest = leaf if official else within_owners(writer, TRAIN_FRACTION, seed)
+        train, rest = leaf if has_split else split_by_owner(writer, TRAIN_FRACTION, seed)
         return train[kept[writer[train]]], rest[kept[writer[rest]]]
 
     return Dataset(
@@ -67,17 +68,17 @@ def load(min_train: int = MIN_TRAIN) -> Dataset:
 
 
 def as_input(x: Tensor) -> Tensor:
-    """x (m, 28, 28) uint8 -> (m, 1, 28, 28) float32 in [0, 1], as LEAF stores it; no normalisation."""
+    """x (m, 28, 28) uint8 -> (m, 1, 28, 28) float32 in [0, 1], as LEAF stores it."""
     return x.unsqueeze(1).to(torch.float32) / 255
 
 
 def as_train_input(x: Tensor, word: Tensor) -> Tensor:
-    """The same: nothing is random here."""
+    """The same as `as_input`: nothing is random."""
     return as_input(x)
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """LEAF's json, an npz or parquet as arrays for the cache, without LEAF's repeated images."""
+    """Read LEAF's json, an npz or parquet as arrays for the cache, without repeated images."""
     if path.suffix == ".npz":
         parts = list(_from_npz(path))
     elif path.suffix == ".parquet" or (path.is_dir() and any(path.glob("*.parquet"))):
@@ -105,9 +106,9 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _repeated(x: np.ndarray, y: np.ndarray, writer: np.ndarray) -> np.ndarray:
-    """Which images are a copy of an earlier one of the same writer and class, (n,).
+    """Which images copy an earlier one of the same writer and class, (n,).
 
-    LEAF lists the first image of most writers twice, and its random split puts some twins on both sides.
+    LEAF lists the first image of most writers twice, and its split puts some copies on the other side.
     """
     seen: set[tuple[int, int, bytes]] = set()
     repeated = np.zeros(len(x), bool)
@@ -119,7 +120,7 @@ def _repeated(x: np.ndarray, y: np.ndarray, writer: np.ndarray) -> np.ndarray:
 
 
 def _checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 28, 28) and labels (n,) that fit together, or an error that says where they do not."""
+    """Images (n, 28, 28) and labels (n,), if they fit together."""
     if not x.ndim or not y.ndim:
         raise InputError(where, "must have lists of images and labels")
     if len(x) != len(y):
@@ -127,7 +128,8 @@ def _checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.n
     if x.shape[1:] not in ((SIDE, SIDE), (SIDE * SIDE,)):
         raise InputError(where, "must have images of 28 x 28 pixels", x.shape[1:])
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
-        raise InputError(where, "must have one whole number per image as label", f"{y.dtype} {y.shape}")
+        rule = "must have one whole number per image as label"
+        raise InputError(where, rule, f"{y.dtype} {y.shape}")
     if len(wrong := y[(y < 0) | (y >= CLASSES)]):
         raise InputError(where, f"must have labels 0 to {CLASSES - 1}", int(wrong[0]))
     return x.reshape(-1, SIDE, SIDE), y
@@ -142,105 +144,87 @@ def _from_npz(path: Path) -> Iterator[Part]:
         raise InputError(str(path), "must have x as uint8, white = 255", str(x.dtype))
     for key in ("writer", "leaf_test"):
         if key in arrays and arrays[key].shape != y.shape:
-            raise InputError(f"{path}: {key}", f"must have one entry per image, {len(y)}", arrays[key].shape)
-    writer = arrays["writer"]
+            rule = f"must have one entry per image, {len(y)}"
+            raise InputError(f"{path}: {key}", rule, arrays[key].shape)
+    writer, where = arrays["writer"], f"{path}: writer"
     if "writer_names" in arrays:
         names = arrays["writer_names"]
-        whole = writer.dtype.kind in "iu" and names.ndim == 1
-        if not whole or (len(writer) and not 0 <= writer.min() <= writer.max() < len(names)):
-            raise InputError(f"{path}: writer", f"must be numbers of the {len(names)} writer_names")
+        is_number = writer.dtype.kind in "iu" and names.ndim == 1
+        if not is_number or (len(writer) and not 0 <= writer.min() <= writer.max() < len(names)):
+            raise InputError(where, f"must be numbers of the {len(names)} writer_names")
         writer = names[writer]
     if writer.dtype.kind not in "iuU":
-        raise InputError(f"{path}: writer", "must be whole numbers or texts", str(writer.dtype))
+        raise InputError(where, "must be whole numbers or texts", str(writer.dtype))
     test = arrays.get("leaf_test")
     if test is not None and test.dtype != bool:
-        raise InputError(f"{path}: leaf_test", "must be true or false for each image", str(test.dtype))
+        rule = "must be true or false for each image"
+        raise InputError(f"{path}: leaf_test", rule, str(test.dtype))
     yield x, y, writer.astype(str), test
 
 
 def _from_json(path: Path) -> Iterator[Part]:
-    """LEAF's files of up to 100 writers: `train` and `test` folders if there are any, else all files."""
+    """LEAF's files: those in `train` and `test` folders if there are any, else all."""
     files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    # Training first, so that of twins on both sides the one in the test set is dropped.
-    official = [file for part in ("train", "test") for file in files if file.parent.name == part]
-    for file in official or files:
+    # training first, so that of two copies the one in the test set is dropped
+    with_split = [file for part in ("train", "test") for file in files if file.parent.name == part]
+    for file in with_split or files:
         for user, x, y in _users(file):
-            test = np.full(len(y), file.parent.name == "test") if official else None
+            test = np.full(len(y), file.parent.name == "test") if with_split else None
             yield x, y, np.full(len(y), user), test
 
 
 def _users(file: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Name, images and labels of every writer in a LEAF file."""
-    content = _json(file)
-    users, data = content.get("users"), content.get("user_data")
-    if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
-        raise InputError(str(file), "must have the names of its writers as `users`", users)
-    if not isinstance(data, dict):
-        raise InputError(str(file), "must have the images of its writers as `user_data`", data)
-    if repeated := [user for user, number in Counter(users).items() if number > 1]:
-        raise InputError(str(file), "must list every one of its users once", repeated[0])
-    if lost := data.keys() - users:
-        raise InputError(str(file), "must list everyone in user_data as one of its users", min(lost))
-    for user in users:
-        where = f"{file}: {user[:80]}"
-        try:
-            x, y = np.array(data[user]["x"], np.float64), np.array(data[user]["y"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(where, f"must have x and y, images all of one size ({said(error)})") from error
-        x, y = _checked(where, x, y)
-        if not (x.min(initial=0) >= 0 and x.max(initial=0) <= 1):  # also refuses NaN
-            raise InputError(where, "must have pixels in 0..1", f"{x.min()} to {x.max()}")
-        yield user, np.rint(x * 255).astype(np.uint8), y
-
-
-def _json(file: Path) -> dict[str, Any]:
-    """What a json file holds, if it is a mapping in which no key stands twice."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            twice = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
-            raise ValueError(f"{twice[:80]!r} stands there twice")
-        return found
-
     refuse_unreadable("PATH", file)
     refuse_too_large(file, file.stat().st_size)
     try:
-        content = json.loads(file.read_bytes(), object_pairs_hook=once)
-        if not isinstance(content, dict):
-            raise ValueError(f"it holds {type(content).__name__}, not a mapping")
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
-        rule = f"is not a LEAF json file ({said(error)})"
+        content = json.loads(file.read_bytes())
+        users, data = list(content["users"]), content["user_data"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, MemoryError) as error:
+        rule = f"is not a LEAF json file ({type(error).__name__}: {first_line(error)})"
         raise InputError(str(file), rule, fix=f"give {ACCEPTS}") from error
-    return content
+    for user in users:
+        where = f"{file}: {user!s:.80}"
+        try:
+            x, y = np.array(data[user]["x"], np.float64), np.array(data[user]["y"])
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            rule = f"must have x and y, images all of one size ({first_line(error)})"
+            raise InputError(where, rule) from error
+        x, y = _checked(where, x, y)
+        if not (x.min(initial=0) >= 0 and x.max(initial=0) <= 1):  # true for NaN, too
+            raise InputError(where, "must have pixels in 0..1", f"{x.min()} to {x.max()}")
+        yield str(user), np.rint(x * 255).astype(np.uint8), y
 
 
 def _from_parquet(path: Path) -> Iterator[Part]:
-    """The layout of the public hub copy: columns `image` (a PNG), `writer_id` and `character`."""
+    """The public copy on Hugging Face's hub: columns `image` (a PNG), `writer_id` and `character`."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise InputError(str(path), "needs pyarrow to be read", fix="run `pip install pyarrow`") from error
+        fix = "run `pip install pyarrow`"
+        raise InputError(str(path), "needs pyarrow to be read", fix=fix) from error
     columns = ["image", "writer_id", "character"]
     for file in sorted(path.glob("*.parquet")) if path.is_dir() else [path]:
+        where = str(file)
         try:
             table = pyarrow.parquet.ParquetFile(file)
             if missing := set(columns) - set(table.schema_arrow.names):
-                raise InputError(str(file), f"lacks the columns {', '.join(sorted(missing))}")
+                raise InputError(where, f"lacks the columns {', '.join(sorted(missing))}")
             for batch in table.iter_batches(columns=columns):
                 rows = batch.to_pydict()
                 if None in rows["writer_id"]:
-                    raise InputError(str(file), "must name the writer of every image as writer_id", None)
-                images = [_pixels(str(file), image) for image in rows["image"]]
-                x, y = _checked(str(file), np.stack(images), np.array(rows["character"]))
+                    rule = "must name the writer of every image as writer_id"
+                    raise InputError(where, rule, None)
+                images = np.stack([_pixels(where, image) for image in rows["image"]])
+                x, y = _checked(where, images, np.array(rows["character"]))
                 yield x, y, np.array(rows["writer_id"], str), None
         except (OSError, pyarrow.ArrowException) as error:
-            raise InputError(str(file), f"cannot be read as parquet ({said(error)})") from error
+            raise InputError(where, f"cannot be read as parquet ({first_line(error)})") from error
 
 
 def _pixels(where: str, image: Any) -> np.ndarray:
-    """The grey values of a picture file, given as bytes or as the hub's {bytes, path}."""
+    """The grey values of an image file, given as bytes or as the hub's {bytes, path}."""
     from PIL import Image  # Pillow comes with matplotlib
 
     content = image.get("bytes") if isinstance(image, dict) else image
@@ -253,5 +237,5 @@ def _pixels(where: str, image: Any) -> np.ndarray:
             return np.asarray(picture.convert("L"))
     except InputError:
         raise
-    except Exception as error:  # each of Pillow's many decoders stumbles in its own way over foreign bytes
-        raise InputError(where, f"must have pictures such as PNG ({said(error)})") from error
+    except Exception as error:  # Pillow's many decoders fail in many ways
+        raise InputError(where, f"must have pictures such as PNG ({first_line(error)})") from error

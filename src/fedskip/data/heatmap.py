@@ -1,4 +1,4 @@
-"""Who has how much of what: the class × client heat map, Figure 3 of the paper."""
+"""The class × client heat map: how many samples of each class each client has (the paper's Figure 3)."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -8,24 +8,26 @@ from typing import Any
 import numpy as np
 
 from fedskip.data.partitions import Partition
+from fedskip.errors import InputError, option, shorten
 from fedskip.files import write_bytes
-from fedskip.input.errors import InputError, option, short
 
 FORMATS = (".svg", ".png", ".pdf")
-MOST_NAMES, LONGEST = 30, 20  # classes up to which each shows its name, of so many characters
-MOST_NUMBERS = 200  # cells up to which each shows its number
+MOST_NAMES, LONGEST = 30, 20  # names are shown for at most 30 classes, cut to 20 characters
+MOST_NUMBERS = 200  # numbers are shown for at most so many cells
 
 
 def class_counts(partition: Partition, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Training samples of each class and client, (C, N). labels (n,) are those of the whole pool."""
+    """How many training samples of each class each client has, (C, N); `labels` (n,) of the whole pool."""
     client = np.repeat(np.arange(len(partition)), partition.sizes)
     cell = labels[partition.indices].astype(np.int64) * len(partition) + client
     return np.bincount(cell, minlength=classes * len(partition)).reshape(classes, len(partition))
 
 
-def draw(counts: np.ndarray, path: Path, title: str = "", names: Sequence[str] | None = None) -> None:
-    """Draw counts (C, N) to a file whose ending says its format; `names` are those of the classes."""
-    from matplotlib.figure import Figure  # half a second that only this needs
+def draw(
+    counts: np.ndarray, path: Path, title: str = "", names: Sequence[str] | None = None
+) -> None:
+    """Draw counts (C, N) to an .svg, .png or .pdf file; `names` are those of the classes."""
+    from matplotlib.figure import Figure  # takes half a second to import
 
     refuse_other_suffix(path)
     classes, clients = counts.shape
@@ -33,23 +35,26 @@ def draw(counts: np.ndarray, path: Path, title: str = "", names: Sequence[str] |
         figsize=(max(4.0, min(12.0, 1.6 + 0.45 * clients)), max(3.0, min(8.0, 1.2 + 0.3 * classes)))
     )
     axes = figure.add_subplot(title=title)
-    paint(counts, axes)
-    if names is not None and len(names) <= MOST_NAMES:
-        axes.set_yticks(range(len(names)), [short(name, LONGEST) for name in names])
-    drawn = BytesIO()  # a figure that cannot be drawn leaves no file
+    paint(counts, axes, names)
+    drawn = BytesIO()  # first to memory: a figure that fails leaves no file
     figure.savefig(drawn, format=path.suffix[1:], bbox_inches="tight", dpi=150)
     write_bytes(path, drawn.getvalue())
 
 
 def refuse_other_suffix(path: Path) -> None:
+    """Refuse a file whose format cannot be drawn."""
     if path.suffix not in FORMATS:
         raise InputError(option("out"), f"must end in {', '.join(FORMATS)}", str(path))
 
 
-def paint(counts: np.ndarray, axes: Any) -> None:
-    """Paint counts (C, N) into matplotlib's axes, with a scale beside them."""
+def paint(counts: np.ndarray, axes: Any, names: Sequence[str] | None = None) -> None:
+    """Draw counts (C, N) into matplotlib axes, with a colour bar. `names`: of the classes."""
     axes.set(xlabel="client", ylabel="class")
-    # from 0, so that small differences between large numbers look small
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+    if names is not None and len(names) <= MOST_NAMES:
+        axes.set_yticks(range(len(names)), [shorten(name, LONGEST) for name in names])
+    # colours start at 0, so that small differences between large numbers look small
     image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
     axes.figure.colorbar(image, ax=axes, label="training samples")
     if counts.size <= MOST_NUMBERS:

@@ -1,8 +1,8 @@
-"""SHAKESPEARE: predict the next character of a role's lines from the 80 before it; a role is a client.
+"""SHAKESPEARE (LEAF): predict the next character of a role's lines from the 80 before it.
 
-The raw text is Project Gutenberg's eBook #100 as LEAF uses it (Caldas et al., LEAF, 2018). LEAF writes
-every window out (4.2 million strings of 80 characters); here the text is kept once, as symbol ids, and
-a window is its position in that text.
+A client is a role. The raw text is Project Gutenberg's eBook #100, as in LEAF (Caldas et al., 2018).
+LEAF writes every window out, 4.2 million strings of 80 characters. Here the text is kept once, as
+symbol ids, and a window is its position in the text.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.data import archive, cache
-from fedskip.data.base import Dataset, Split
-from fedskip.input.errors import InputError, said
+from fedskip.data import archives, cache
+from fedskip.data.dataset import Dataset, Split
+from fedskip.errors import InputError, first_line
 
-WINDOW = 80  # characters a model sees; the target is the one that follows
+WINDOW = 80  # characters that a model sees; the target is the next one
 GAP = WINDOW - 1  # windows left out between train and test, so that their inputs share no character
-LOOKED_AT = 20_000  # of 356,921 test windows, while training
+LOOKED_AT = 20_000  # test windows, of 356,921, that are used while training
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 UNKNOWN = len(VOCABULARY) - 1  # LEAF's find() gives -1, which its one-hot wraps to the last symbol
+ACCEPTS = "Gutenberg's text of 1994, 1994-01-100.zip, also plain or .xz"
 
 SOURCE = cache.Source(
-    # LEAF's address; the first is where it has moved to.
+    # the second is LEAF's address, the first where it has moved to
     urls=(
         "https://www.gutenberg.org/files/100/old/old/1994-01-100.zip",
         "https://www.gutenberg.org/files/100/old/1994-01-100.zip",
     ),
-    digest=None,  # reposted in several forms with the same text: the counts below tell the edition
+    digest=None,  # posted in several forms of the same text: the counts below identify the edition
 )
-GOLDEN = {"roles": 1_129, "windows": 4_226_158}  # LEAF's README and parse
+GOLDEN = {"roles": 1_129, "windows": 4_226_158}  # counts of LEAF's README and parser
 
 AUTHOR = "by William Shakespeare"
 LAST_LINE = 124_195  # poems follow; LEAF counts from the file's second line
@@ -45,9 +46,9 @@ UNINDENTED = "THE COMEDY OF ERRORS"
 
 @dataclass(frozen=True)
 class Windows:
-    """All windows of a text, none of them stored: sample i is text[i : i + 80] with target text[i + 80].
+    """The pool of all windows of a text: sample i is text[i : i + 80] with target text[i + 80].
 
-    Positions where a window would run from one role into the next are in the pool but in no split.
+    Windows that run from one role into the next are in the pool, but in no split.
     """
 
     text: Tensor  # uint8 (n + 80,), symbol ids
@@ -68,19 +69,19 @@ class Windows:
 
 
 def load(train_fraction: float = 0.9) -> Dataset:
-    """The data set from the cache: the first windows of every role train, the last ones test.
+    """Load the data set: the first windows of every role are for training, the last ones for testing.
 
-    A role too short to have a test window behind the gap is left out; .9 leaves the paper's 660.
+    A role that is too short for a test window behind the gap is left out. 0.9 leaves the paper's 660.
     """
+    field, fix = "data.train_fraction", "use 0.9 as LEAF does"
     if not 0 < train_fraction < 1:
-        raise InputError("data.train_fraction", "must lie between 0 and 1", train_fraction, "LEAF uses 0.9")
+        raise InputError(field, "must lie between 0 and 1", train_fraction, fix)
     text, start, length, name = cache.read("shakespeare", "text", "start", "length", "name")
     windows = length - WINDOW
     train_windows = (train_fraction * windows).astype(np.int64)
     kept = train_windows + GAP < windows
     if not kept.any():
-        fix = "use 0.9 as LEAF does"
-        raise InputError("data.train_fraction", "leaves no role with a test window", train_fraction, fix)
+        raise InputError(field, "leaves no role with a test window", train_fraction, fix)
     start, windows, train_windows = start[kept], windows[kept], train_windows[kept]
 
     owner = np.full(len(text) - WINDOW, -1, np.int32)  # -1: windows of other roles, or across two
@@ -89,7 +90,7 @@ def load(train_fraction: float = 0.9) -> Dataset:
     test = ranges(start + train_windows + GAP, start + windows)
 
     def split(seed: int) -> Split:
-        return train, test  # LEAF's split is sequential: a random one would leak through the overlap
+        return train, test  # sequential, as LEAF's: a random one would leak through the overlap
 
     return Dataset(
         name="shakespeare",
@@ -110,20 +111,17 @@ def load(train_fraction: float = 0.9) -> Dataset:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The raw text (plain, .xz or .zip) as arrays for the cache; another edition is refused."""
+    """Read the raw text (plain, .xz or .zip) as arrays for the cache; other editions are refused."""
     try:
         texts = roles(decode(path))
     except InputError as error:
         raise InputError(str(path), error.rule, fix=error.fix) from error
     lengths = np.array([len(text) for text in texts.values()], np.int64)
-    found = {"roles": len(texts), "windows": int((lengths - WINDOW).sum())}
-    if found != GOLDEN:
-        differ = ", ".join(f"{found[k]:,} {k} instead of {n:,}" for k, n in GOLDEN.items() if found[k] != n)
-        raise InputError(
-            str(path),
-            f"is not the edition of the plays that LEAF uses: it has {differ}",
-            fix=f"take the 1994 edition, {SOURCE.urls[0]}",
-        )
+    counts = {"roles": len(texts), "windows": int((lengths - WINDOW).sum())}
+    wrong = [f"{counts[k]:,} {k} instead of {n:,}" for k, n in GOLDEN.items() if counts[k] != n]
+    if wrong:
+        rule = f"is not the edition of the plays that LEAF uses: it has {', '.join(wrong)}"
+        raise InputError(str(path), rule, fix=f"take the 1994 edition, {SOURCE.urls[0]}")
     return {
         "text": encode("".join(texts.values())),
         "start": np.cumsum(lengths) - lengths,
@@ -133,15 +131,16 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def decode(path: Path) -> str:
-    """The text of a plain, .xz or .zip file, whatever its name."""
+    """The text of a plain, .xz or .zip file."""
     if zipfile.is_zipfile(path):
-        texts = archive.contents(path, lambda name: name.lower().endswith(".txt"))
+        texts = archives.contents(path, lambda name: name.lower().endswith(".txt"))
         raw = b"".join(content for _, content in texts)
     else:
         try:
-            raw = archive.unpacked(path)
-        except archive.UNREADABLE as error:
-            rule = f"cannot be read as a text, .xz or .zip file ({said(error)})"
+            with archives.unpacked(path) as file:
+                raw = file.read()
+        except archives.UNREADABLE as error:
+            rule = f"cannot be read as a text, .xz or .zip file ({first_line(error)})"
             raise InputError(str(path), rule) from error
     try:
         return raw.decode("utf-8-sig")
@@ -150,7 +149,7 @@ def decode(path: Path) -> str:
 
 
 def encode(text: str) -> np.ndarray:
-    """Symbol ids, uint8; what is not in the vocabulary becomes UNKNOWN."""
+    """Symbol ids, uint8; characters outside of the vocabulary become UNKNOWN."""
     table = np.full(128, UNKNOWN, np.uint8)
     table[[ord(symbol) for symbol in VOCABULARY]] = np.arange(len(VOCABULARY))
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -167,9 +166,9 @@ def ranges(start: np.ndarray, end: np.ndarray) -> np.ndarray:
 def roles(text: str) -> dict[str, str]:
     """What each role says, as one text, by `PLAY_ROLE` in order of appearance.
 
-    Only roles with more than two lines and at least one window, in plays with more than one role.
+    Only roles with more than two lines and at least one window count, in plays with more than one role.
     """
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for title, lines in plays(text):
         speeches = speech(lines, indented=title != UNINDENTED)
         if len(speeches) <= 1:
@@ -177,8 +176,8 @@ def roles(text: str) -> dict[str, str]:
         for role, spoken in speeches.items():
             joined = re.sub("  +", " ", "".join(f"{line} " for line in spoken))
             if len(spoken) > 2 and len(joined) > WINDOW:
-                said[re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_"))] = joined
-    return said
+                texts[re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_"))] = joined
+    return texts
 
 
 def plays(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -194,26 +193,26 @@ def plays(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def speech(lines: list[str], indented: bool) -> Mapping[str, list[str]]:
-    """The lines of every role of a play. Lines that fit no rule are skipped; they end no speech.
+    """The lines of every role of a play. Lines that fit no rule are skipped, and end no speech.
 
-    A role starts after two spaces, as `  HAMLET. To be`, and goes on after four. One play has lost its
-    indentation: there everything goes on, until an act's heading or an editor's `<<` note.
+    A speech begins after two spaces, as `  HAMLET. To be`, and continues after four. One play has lost
+    its indentation: there a speech continues until the heading of an act or an editor's `<<` note.
     """
     indent = "  " if indented else ""
     opening = re.compile(indent + r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
     following = re.compile(2 * indent + "(.*)")
-    said: dict[str, list[str]] = defaultdict(list)
+    spoken: dict[str, list[str]] = defaultdict(list)
     speaker: str | None = None
     for line in lines:
         if match := opening.match(line):
-            speaker = match[1].upper()  # SIR Toby and SIR TOBY are one
+            speaker = match[1].upper()  # SIR Toby is SIR TOBY
             if not indented and speaker.startswith("ACT "):
                 speaker = None
             else:
-                said[speaker].append(match[2])
+                spoken[speaker].append(match[2])
         elif speaker and (match := following.match(line)):
             if not indented and match[1].startswith("<"):
                 speaker = None
             else:
-                said[speaker].append(match[1])
-    return said
+                spoken[speaker].append(match[1])
+    return spoken

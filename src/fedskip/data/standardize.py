@@ -1,9 +1,10 @@
-"""Inputs with mean 0 and standard deviation 1, by the training samples alone: `data.standardize: true`.
+"""Gives inputs mean 0 and standard deviation 1, by the training samples: `data.standardize: true`.
 
-Vectors are standardised number by number, images (C, H, W) channel by channel, samples of two dimensions as
-a whole. What is the same in all training samples is left as it is. Which samples train may depend on the
-seed, and the runs of all seeds share one pool on the device. So `Standardized` is a pool of S times n
-samples: sample i as the s-th statistics make it is number s n + i.
+Vectors are standardised number by number, images (C, H, W) channel by channel, samples of two
+dimensions as a whole. Numbers that are the same in all training samples stay as they are.
+
+The training samples may depend on the seed, and the runs of all seeds share one pool on the device. So
+`Standardized` is a pool of S n samples: sample i by the s-th scale is number s n + i.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import torch
 from torch import Tensor
 
 from fedskip import rng
-from fedskip.data.base import Arrays, Dataset, Samples, TestTransform
-from fedskip.data.pools import user_error
+from fedskip.data.dataset import Arrays, Dataset, Samples, TestTransform, device_of
+from fedskip.data.loaded import user_error
+from fedskip.errors import InputError, require
 from fedskip.files import write_bytes
-from fedskip.input.errors import InputError, require
 
-CHUNK = 1 << 22  # numbers that are looked at together
-KEPT = 1 << 30  # bytes of standardised samples that are kept
-WORDS = 64  # random words with which a transform is tried
+CHUNK = 1 << 22  # numbers that are summed at once
+KEPT = 1 << 30  # standardised samples of at most so many bytes are kept in memory
+WORDS = 64  # random words that a training transform is tried with
 
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """Mean and standard deviation of the training samples; they broadcast over a sample."""
+    """Mean and standard deviation of the training samples; their shapes broadcast over a sample."""
 
     mean: np.ndarray  # float64; 0 where all are the same
     std: np.ndarray  # float64; 1 where all are the same
@@ -46,7 +47,7 @@ class Scale:
         return self.mean.tobytes() + self.std.tobytes()
 
     def save(self, path: Path, names: tuple[str, ...] | None = None) -> None:
-        """Write as npz: who uses a trained model elsewhere needs it."""
+        """Write to an npz file, which is needed to use the trained model elsewhere."""
         content = io.BytesIO()
         named: dict[str, Any] = {} if names is None else {"names": np.array(names)}
         np.savez(content, mean=self.mean, std=self.std, **named)
@@ -55,17 +56,20 @@ class Scale:
 
 @dataclass(frozen=True, eq=False)
 class Standardized:
-    """A pool as each of several scales makes it, when samples are taken."""
+    """A pool that standardises samples by one of several scales when they are taken."""
 
     samples: Samples
-    transform: TestTransform | None  # of the data set, which comes first
+    transform: TestTransform | None  # of the data set; it comes before the scale
     mean: Tensor  # (S, ...)
     std: Tensor  # (S, ...)
 
     @classmethod
     def of(cls, dataset: Dataset, scales: list[Scale]) -> Standardized:
-        mean, std = np.stack([one.mean for one in scales]), np.stack([one.std for one in scales])
-        return cls(dataset.samples, dataset.test_transform, torch.from_numpy(mean), torch.from_numpy(std))
+        """The pool of a data set, standardised by S scales."""
+        mean, std = np.stack([s.mean for s in scales]), np.stack([s.std for s in scales])
+        return cls(
+            dataset.samples, dataset.test_transform, torch.from_numpy(mean), torch.from_numpy(std)
+        )
 
     def __len__(self) -> int:
         return len(self.samples) * len(self.mean)
@@ -86,10 +90,12 @@ class Standardized:
         return np.tile(labels, (len(self.mean), *[1] * (labels.ndim - 1)))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Samples:
-        """On a device; what takes little memory is made once and kept, to the same bits."""
+        """The pool on a device. Small pools are standardised once and kept, with the same bits."""
         scale = [tensor.to(device, dtype) for tensor in (self.mean, self.std)]
         samples = self.samples.to(device, dtype)
-        require("data.samples.to", hasattr(samples, "take"), "must give samples", type(samples).__name__)
+        require(
+            "data.samples.to", hasattr(samples, "take"), "must give samples", type(samples).__name__
+        )
         moved = Standardized(samples, self.transform, *scale)
         everything = torch.arange(len(moved), device=device)
         size = moved.take(everything[:1])[0].nbytes * len(moved)
@@ -97,7 +103,7 @@ class Standardized:
 
 
 def measure_scale(dataset: Dataset, train: np.ndarray) -> Scale:
-    """The scale of the samples `train`, pool indices in any order: computed on the host, in float64."""
+    """The scale of the samples `train`, indices into the pool; computed on the CPU in float64."""
     order = np.sort(train)
     first = _inputs(dataset, order[:1])
     axes = (0,) if first.ndim == 2 else (0, 1, 2) if first.ndim == 3 else (0, *range(2, first.ndim))
@@ -109,17 +115,19 @@ def measure_scale(dataset: Dataset, train: np.ndarray) -> Scale:
         total = total + x.sum(axes, keepdims=True)
         low = np.minimum(low, x.min(axes, keepdims=True))
         high = np.maximum(high, x.max(axes, keepdims=True))
-    each = len(order) * first[0].size / total.size  # numbers behind each mean
+    each = len(order) * first[0].size / total.size  # how many numbers each mean is over
     mean = total / each
-    squares = sum(np.square(_inputs(dataset, chunk) - mean).sum(axes, keepdims=True) for chunk in chunks)
+    squares = sum(
+        np.square(_inputs(dataset, chunk) - mean).sum(axes, keepdims=True) for chunk in chunks
+    )
     constant = low == high
     std = np.sqrt(squares / each)
     return Scale(np.where(constant, 0.0, mean)[0], np.where(constant, 1.0, std)[0])
 
 
 def refuse_unfit(dataset: Dataset) -> None:
-    """Refuse data sets whose inputs are no numbers to scale, or are drawn anew each time."""
-    x, _ = dataset.samples.take(_index(dataset, np.zeros(1, np.int64)))
+    """Refuse data sets whose inputs are ids, or whose training transform is random."""
+    x, _ = dataset.samples.take(torch.zeros(1, dtype=torch.long, device=device_of(dataset.samples)))
     with user_error("data.test_transform"):
         plain = _plain(x, dataset.test_transform)
         numbers = plain.is_floating_point()
@@ -139,13 +147,7 @@ def _plain(x: Tensor, transform: TestTransform | None) -> Tensor:
     return x if transform is None else transform(x)
 
 
-def _index(dataset: Dataset, index: np.ndarray) -> Tensor:
-    """On the device where samples are, if they are on one."""
-    held = getattr(dataset.samples, "x", None)
-    return torch.from_numpy(index).to(held.device if isinstance(held, Tensor) else "cpu")
-
-
 def _inputs(dataset: Dataset, index: np.ndarray) -> np.ndarray:
-    x, _ = dataset.samples.take(_index(dataset, index))
-    found: np.ndarray = _plain(x, dataset.test_transform).double().cpu().numpy()
-    return found
+    x, _ = dataset.samples.take(torch.from_numpy(index).to(device_of(dataset.samples)))
+    inputs: np.ndarray = _plain(x, dataset.test_transform).double().cpu().numpy()
+    return inputs

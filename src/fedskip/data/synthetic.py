@@ -1,8 +1,8 @@
-"""LEAF's SYNTHETIC: 1000 tasks of very different sizes that share one linear model, 60 features, 5 classes.
+"""SYNTHETIC (LEAF): 1000 tasks of very different sizes that share one linear model, 60 features, 5 classes.
 
-Drawn, not downloaded: with LEAF's seed and numpy's legacy generator the samples are LEAF's own, in the
-version after its softmax was fixed (the first one normalised over samples instead of classes; a linear
-model then ends near 46 % instead of 97 %).
+It is generated. With LEAF's seed and numpy's legacy generator the samples equal LEAF's, in the version
+after its softmax was fixed (the first one normalised over samples instead of classes; a linear model
+then ends near 46 % instead of 97 %).
 
 References:
     Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018, appendix A.
@@ -13,27 +13,26 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from fedskip.data.base import Arrays, Dataset, Split
-from fedskip.data.split import within_owners
-from fedskip.input.errors import InputError
+from fedskip.data.dataset import Arrays, Dataset, Split
+from fedskip.data.division import split_by_owner
+from fedskip.errors import InputError
 
 SEED, TASKS, CLASSES, FEATURES = 931231, 1000, 5, 60
 
 
 def load(train_fraction: float = 0.6, min_train: int = 64) -> Dataset:
-    """All tasks as one pool; a client is a task with at least `min_train` training samples.
+    """All tasks as one pool. A client is a task with at least `min_train` training samples.
 
-    The defaults are the paper's: 212 clients, 51,650 training and 34,554 test samples, whatever the
-    seed of the split.
+    With the defaults, which are the paper's, there are 212 clients, 51,650 training and 34,554 test
+    samples, for every seed of the split.
 
     Args:
-        train_fraction: of each task's samples, rounded down.
-        min_train: smaller tasks are left out, their test samples too.
+        train_fraction: the share of each task's samples that is for training, rounded down.
+        min_train: tasks with fewer training samples are left out, their test samples too.
     """
     if not 0 < train_fraction < 1:
-        raise InputError(
-            "data.train_fraction", "must be between 0 and 1", train_fraction, "the paper uses 0.6"
-        )
+        fix = "the paper uses 0.6"
+        raise InputError("data.train_fraction", "must be between 0 and 1", train_fraction, fix)
     if min_train < 1:
         raise InputError("data.min_train", "must be >= 1", min_train, "the paper uses 64")
     x, y, owner = _generate()
@@ -45,7 +44,7 @@ def load(train_fraction: float = 0.6, min_train: int = 64) -> Dataset:
         raise InputError("data.min_train", "leaves no client", min_train, fix)
 
     def split(seed: int) -> Split:
-        train, test = within_owners(owner, train_fraction, seed)
+        train, test = split_by_owner(owner, train_fraction, seed)
         return train[kept[owner[train]]], test[kept[owner[test]]]
 
     return Dataset(
@@ -54,15 +53,20 @@ def load(train_fraction: float = 0.6, min_train: int = 64) -> Dataset:
         split=split,
         classes=CLASSES,
         owner=owner,
-        defaults={"model.name": "perceptron", "partition.kind": "natural", "cohort": 10, "rounds": 1000},
+        defaults={
+            "model.name": "perceptron",
+            "partition.kind": "natural",
+            "cohort": 10,
+            "rounds": 1000,
+        },
     )
 
 
 @lru_cache(maxsize=1)
 def _generate() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x (n, 60) float32, y (n,) and the task of each sample (n,), int64; task after task.
+    """x (n, 60) float32, y (n,) int64 and the task of each sample (n,), task after task.
 
-    Symbols are LEAF's. The order of the draws is LEAF's and must not change.
+    The symbols are LEAF's. The order of the draws is LEAF's, too, and must not change.
     """
     sizes = np.random.RandomState(SEED).lognormal(3, 2, TASKS).astype(np.int64)
     sizes = np.minimum(sizes + 5, 1000)

@@ -1,5 +1,7 @@
 """How numbers are rounded: the precision of products, and whether sums repeat their bits."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,13 @@ class Arithmetic:
 
     precision: str = "fp32"
     deterministic: bool = True
+
+    @classmethod
+    def on(
+        cls, device: torch.device, precision: str | None = None, deterministic: bool = True
+    ) -> Arithmetic:
+        """The arithmetic of a device; `precision`: None for tf32 on a GPU, fp32 on a CPU."""
+        return cls(precision or ("fp32" if device.type == "cpu" else "tf32"), deterministic)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -88,5 +97,8 @@ def torch_threads(number: int) -> Iterator[None]:
 @contextmanager
 def spread(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
     """A `map` over several threads with one torch thread each: results do not depend on their number."""
-    with torch_threads(1), ThreadPoolExecutor(workers, "fedskip", torch.set_num_threads, (1,)) as pool:
+    with (
+        torch_threads(1),
+        ThreadPoolExecutor(workers, "fedskip", torch.set_num_threads, (1,)) as pool,
+    ):
         yield pool.map if workers > 1 else map

@@ -15,12 +15,15 @@ from torch.utils._pytree import tree_leaves
 
 from fedskip.engine.arithmetic import spread, torch_threads
 from fedskip.engine.task import Task
-from fedskip.models.forms import functional
-from fedskip.models.measures import per_sample
+from fedskip.models.losses import per_sample
 from fedskip.models.metrics import Metric
+from fedskip.models.stackable import functional
 
 CHUNK = {"cpu": 2500, "cuda": 1000}  # samples of a forward pass of one model, at most
-LEAST, ACTIVATION = 25, 4 << 20  # samples; bytes of an activation, which a CPU is to find in its caches
+LEAST, ACTIVATION = (
+    25,
+    4 << 20,
+)  # samples; bytes of an activation, which a CPU is to find in its caches
 HELD = 1 << 28  # bytes of outputs that metrics of the whole test set wait for; at least one model's
 STACKED_CHUNK = {"cpu": 65_536, "cuda": 16_384}  # samples times models of a stacked forward pass
 
@@ -36,31 +39,42 @@ class Scores:
 
 
 class Evaluator:
-    """Evaluates models one by one on `workers` threads, or stacked; the choice is the engine's."""
+    """Evaluates models, one by one on `workers` threads, or stacked as the stacked engine trains them."""
 
-    def __init__(self, task: Task, *, stacked: bool, workers: int = 1, threads: int = 1) -> None:
+    def __init__(
+        self, task: Task, *, stacked: bool = False, workers: int = 1, threads: int = 1
+    ) -> None:
         self.task, self.stacked, self.workers, self.threads = task, stacked, workers, threads
         self._own = threading.local()
         self._largest: int | None = None  # bytes of an activation of one sample
         self._module = functional(task.module).eval() if stacked else task.module
 
     def __call__(
-        self, models: Tensor, index: np.ndarray, owner: np.ndarray | None = None, *, further: bool = False
+        self,
+        models: Tensor,
+        index: np.ndarray,
+        owner: np.ndarray | None = None,
+        *,
+        further: bool = False,
     ) -> Scores:
-        """Score models (m, P) on the pool samples `index` (n,), whose owners are `owner` (n,).
+        """Score models on some samples.
 
-        `further`: by all metrics, not by the headline alone.
+        Args:
+            models: (m, P).
+            index: which samples, (n,).
+            owner: the owner of each of them, (n,), to have scores by owner, too.
+            further: whether to score by all metrics of the task, not by the first alone.
         """
         where = torch.as_tensor(index, device=models.device)
         metrics = self.task.metrics if further else self.task.metrics[:1]
         if not any(metric.whole for metric in metrics):
             return self._scores(models, where, owner, metrics)
         fit = max(1, HELD // max(1, len(where) * self._output_size(where)))
-        found = [self._scores(part, where, owner, metrics) for part in models.split(fit)]
+        parts = [self._scores(part, where, owner, metrics) for part in models.split(fit)]
         return Scores(
-            np.concatenate([one.metric for one in found]), np.concatenate([one.loss for one in found]),
-            None if owner is None else np.concatenate([one.by_owner for one in found]),
-            tuple(map(np.concatenate, zip(*(one.others for one in found), strict=True))),
+            np.concatenate([part.metric for part in parts]), np.concatenate([part.loss for part in parts]),
+            None if owner is None else np.concatenate([part.by_owner for part in parts]),
+            tuple(map(np.concatenate, zip(*(part.others for part in parts), strict=True))),
         )  # fmt: skip
 
     def _scores(
@@ -71,11 +85,14 @@ class Evaluator:
             evaluate = self._stacked if self.stacked else self._one_by_one
             *measured, loss, outputs = evaluate(models, index, metrics)
         each = iter(measured)  # what is known of each sample, metric by metric
-        found = [
-            self._whole(m, outputs, index, owner) if m.whole else _mean(m, next(each), owner) for m in metrics
+        scores = [
+            self._whole(m, outputs, index, owner) if m.whole else _mean(m, next(each), owner)
+            for m in metrics
         ]
-        (headline, by_owner), *others = found
-        return Scores(headline, loss.mean(1).cpu().numpy(), by_owner, tuple(score for score, _ in others))
+        (headline, by_owner), *others = scores
+        return Scores(
+            headline, loss.mean(1).cpu().numpy(), by_owner, tuple(score for score, _ in others)
+        )
 
     def _whole(
         self, metric: Metric, outputs: Tensor, index: Tensor, owner: np.ndarray | None
@@ -89,10 +106,14 @@ class Evaluator:
             by_owner = np.full((len(outputs), owner.max() + 1), np.nan)
             for one in np.unique(owner):
                 mine = torch.from_numpy(np.flatnonzero(owner == one))
-                by_owner[:, one] = [metric.of_all(output[mine], targets[mine]) for output in outputs]
+                by_owner[:, one] = [
+                    metric.of_all(output[mine], targets[mine]) for output in outputs
+                ]
         return scores, by_owner
 
-    def _measure(self, metrics: Sequence[Metric], output: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    def _measure(
+        self, metrics: Sequence[Metric], output: Tensor, targets: Tensor
+    ) -> tuple[Tensor, ...]:
         """Of every sample: the metrics that it has, and its loss."""
         each = [metric.of_each(output, targets).double() for metric in metrics if not metric.whole]
         return (*each, per_sample(self.task.loss(output, targets), len(targets)).double())
@@ -110,7 +131,8 @@ class Evaluator:
             for part in index.split(max(1, STACKED_CHUNK[models.device.type] // len(models))):
                 inputs, targets = self._inputs(part)
                 output = compute(
-                    lambda x: vmap(lambda one: functional_call(self._module, one, (x,)))(views), inputs
+                    lambda x: vmap(lambda one: functional_call(self._module, one, (x,)))(views),
+                    inputs,
                 )
                 held = output.cpu() if keep else output.new_empty(len(models), 0)
                 parts.append((*vmap(measure, in_dims=(0, None))(output, targets), held))
@@ -131,7 +153,10 @@ class Evaluator:
 
         with spread(self.workers) as each:
             scored = list(each(score, jobs))
-        return [torch.cat(column).unflatten(0, (len(models), -1)) for column in zip(*scored, strict=True)]
+        return [
+            torch.cat(column).unflatten(0, (len(models), -1))
+            for column in zip(*scored, strict=True)
+        ]
 
     def _output_size(self, index: Tensor) -> int:
         """Bytes of what a model gives for one sample."""
@@ -146,8 +171,8 @@ class Evaluator:
         if self._largest is None:
             module, sizes = copy.deepcopy(self.task.module).eval(), [1]
 
-            def note(_: object, __: object, found: Any) -> None:
-                sizes.extend(t.nbytes for t in tree_leaves(found) if isinstance(t, Tensor))
+            def note(_: object, __: object, output: Any) -> None:
+                sizes.extend(t.nbytes for t in tree_leaves(output) if isinstance(t, Tensor))
 
             for part in module.modules():
                 part.register_forward_hook(note)
@@ -167,7 +192,9 @@ class Evaluator:
         return module
 
 
-def _mean(metric: Metric, each: Tensor, owner: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+def _mean(
+    metric: Metric, each: Tensor, owner: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None]:
     """The mean over samples (m, n) of each model, and over those of each owner."""
     mean, by_owner = each.mean(1).cpu().numpy(), None
     if owner is not None:

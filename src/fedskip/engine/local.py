@@ -6,12 +6,13 @@ import functools
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fedskip.input.errors import InputError, require
-from fedskip.input.fit import MOST, SMALLEST, fit_all
+from fedskip.errors import InputError, require
+from fedskip.parsing.ranges import MOST, AtLeast, AtMost, Count, In, Positive
+from fedskip.parsing.values import fit_all
 from fedskip.rng import shuffles
 
 
@@ -19,30 +20,21 @@ from fedskip.rng import shuffles
 class Local:
     """How a client trains. The defaults are the paper's."""
 
-    lr: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-5
-    batch: int = 64
-    epochs: int = 10
+    lr: Positive = 0.01
+    momentum: Annotated[float, In("[0, 1)")] = 0.9
+    weight_decay: Annotated[float, AtLeast(0), AtMost(MOST)] = 1e-5
+    batch: Count = 64
+    epochs: Count = 10
     decay: str = "constant"  # a rule of `Decay`
     last_batch: Literal["drop", "keep"] = "drop"  # what to do with the incomplete one of an epoch
-    small_clients: Literal["error", "drop", "short"] = "error"  # those with fewer samples than a batch
-    clip: float | None = None  # the largest norm of a gradient
-    max_steps: int | None = None  # of a visit, for trying things out
+    # clients with fewer samples than a batch
+    small_clients: Literal["error", "drop", "short"] = "error"
+    clip: Positive | None = None  # the largest norm of a gradient
+    max_steps: Count | None = None  # of a visit, for trying things out
     optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         fit_all(self, "local.")
-        for name, least in {"batch": 1, "epochs": 1, "max_steps": 1, "weight_decay": 0}.items():
-            value = getattr(self, name)
-            require(f"local.{name}", value is None or value >= least, f"must be >= {least}", value)
-            require(f"local.{name}", value is None or value <= MOST, f"must be at most {MOST:,}", value)
-        for name in ("lr", "clip"):
-            value = getattr(self, name)
-            require(f"local.{name}", value is None or value > 0, "must be > 0", value)
-            seen = value is None or value >= SMALLEST
-            require(f"local.{name}", seen, f"must be at least {SMALLEST}, else it is 0 in 32 bits", value)
-        require("local.momentum", 0 <= self.momentum < 1, "must be in [0, 1)", self.momentum)
         why = "all methods are written for it; for its momentum set local.momentum"
         require("local.optimizer", self.optimizer == "sgd", "must be 'sgd'", self.optimizer, why)
         Decay.parse(self.decay)
@@ -136,17 +128,19 @@ class Decay:
 
     @classmethod
     def parse(cls, rule: str) -> Decay:
-        found = _RULE.fullmatch(rule.strip()) if isinstance(rule, str) else None
-        if not found or found[1] not in _DEFAULTS:
+        match = _RULE.fullmatch(rule.strip()) if isinstance(rule, str) else None
+        if not match or match[1] not in _DEFAULTS:
             rules = "constant, cosine, step(every=50, factor=0.1) or inverse(half=50)"
             raise InputError("local.decay", f"must be {rules}", rule)
-        options = dict(_DEFAULTS[found[1]])
-        for name, text in ((found[2], found[3]), (found[4], found[5])):
+        options = dict(_DEFAULTS[match[1]])
+        for name, text in ((match[2], match[3]), (match[4], match[5])):
             if name is None:
                 continue
             if name not in options:
                 takes = ", ".join(options) or "no options"
-                raise InputError("local.decay", f"has no option {name!r}; {found[1]} takes {takes}", rule)
+                raise InputError(
+                    "local.decay", f"has no option {name!r}; {match[1]} takes {takes}", rule
+                )
             try:
                 options[name] = float(text)
             except ValueError:
@@ -155,8 +149,10 @@ class Decay:
             if not (0 < options[name] < math.inf or (name == "floor" and options[name] == 0)):
                 raise InputError("local.decay", f"needs {name!r} to be positive", rule)
             if name == "floor" and options[name] > 1:
-                raise InputError("local.decay", "needs a floor of at most 1, a share of local.lr", rule)
-        return cls(found[1], tuple(options.items()))
+                raise InputError(
+                    "local.decay", "needs a floor of at most 1, a share of local.lr", rule
+                )
+        return cls(match[1], tuple(options.items()))
 
     def at(self, position: np.ndarray, rounds: int) -> np.ndarray:
         """The factors at positions counted in rounds, in a run of `rounds`."""

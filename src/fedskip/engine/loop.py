@@ -17,16 +17,19 @@ from torch.optim.sgd import sgd
 
 from fedskip.engine.arithmetic import spread
 from fedskip.engine.local import Route
-from fedskip.engine.task import Job, Preparing, Task, Told, Trained
+from fedskip.engine.task import Job, Notify, Preparing, Task, Trained
 from fedskip.methods.terms import Contrast, Terms
 from fedskip.models.dropout import Dropout, words
-from fedskip.models.forms import features_of
-from fedskip.models.measures import contrast_loss, per_sample
+from fedskip.models.losses import contrast_loss, per_sample
+from fedskip.models.stackable import features_of
 from fedskip.rng import fold, mix, torch_scope
 
 
 class Loop:
-    """Trains visits one by one: all that wait, in every `advance`."""
+    """The engine that trains visits one by one: all that wait, in every `advance`.
+
+    `workers`: threads that share the visits of a round, on a CPU; results do not depend on it.
+    """
 
     preparing = Preparing()
 
@@ -47,7 +50,7 @@ class Loop:
         with self.task.arithmetic.kernels(), spread(self.workers) as self._map:
             yield
 
-    def watch(self, told: Told) -> None:
+    def watch(self, notify: Notify) -> None:
         """Nothing is prepared here."""
 
     def join(self, jobs: Iterable[Job]) -> None:
@@ -137,7 +140,9 @@ class Trainer:
                 for buffer in self.words:
                     buffer.copy_(word)
                 if task.train_transform is not None:
-                    inputs = task.train_transform(inputs, mix(word, torch.arange(len(index), device=device)))
+                    inputs = task.train_transform(
+                        inputs, mix(word, torch.arange(len(index), device=device))
+                    )
             yield inputs, targets
 
     def _losses(self, inputs: Tensor, targets: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What an engine is given and what it gives back.
+"""What engines take and give: tasks, jobs, and trained visits.
 
 An engine trains visits and knows no method: it sees rows of weights, the order of their batches and the
 terms that bend their updates. It is passive: it takes jobs, trains until some visits end, and gives those
@@ -14,19 +14,19 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedskip.data.base import Samples, TestTransform, TrainTransform
+from fedskip.data.dataset import Samples, TestTransform, TrainTransform
 from fedskip.engine.arithmetic import EXACT, Arithmetic
 from fedskip.engine.local import Local, Route
 from fedskip.methods.terms import Terms
-from fedskip.models import draws
-from fedskip.models.measures import Measure
+from fedskip.models.checks import uses_torch_randomness
+from fedskip.models.losses import Measure
 from fedskip.models.metrics import Metric, metrics
 from fedskip.models.vector import Layout
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: a model, its loss, and the pool its batches come from."""
+    """What is learned: a model, its loss and metrics, the samples, and how a client trains."""
 
     module: nn.Module  # a template; engines train their own copies
     layout: Layout
@@ -37,7 +37,7 @@ class Task:
     train_transform: TrainTransform | None = None
     test_transform: TestTransform | None = None
     arithmetic: Arithmetic = EXACT
-    filled: bool = False  # whether every client is known to fill a batch
+    full_batches: bool = False  # whether every client is known to fill a batch
 
     @property
     def device(self) -> torch.device:
@@ -54,7 +54,7 @@ class Task:
         inputs, _ = self.samples.take(torch.arange(min(2, len(self.samples)), device=self.device))
         if self.train_transform is not None:
             inputs = self.train_transform(inputs, torch.arange(len(inputs), device=self.device))
-        return draws(self.module, inputs)
+        return uses_torch_randomness(self.module, inputs)
 
     def sample(self) -> Tensor:
         """A sample as the model takes it in a test, (1, ...)."""
@@ -97,7 +97,7 @@ class Preparing:
     most: int = 0  # steps that may be needed, as far as is known
 
 
-Told = Callable[[int], None]
+Notify = Callable[[int], None]  # hears of steps that are prepared
 
 
 class Engine(Protocol):
@@ -109,8 +109,8 @@ class Engine(Protocol):
     @property
     def preparing(self) -> Preparing: ...  # how far that is, at any time
 
-    def watch(self, told: Told) -> None:
-        """Tell from now on when a step begins to be prepared, by its rows, and when it is ready, by a 0."""
+    def watch(self, notify: Notify) -> None:
+        """Call `notify` with its rows when the preparation of a step begins, and with 0 when it is ready."""
 
     def open(self) -> AbstractContextManager[object]: ...
 

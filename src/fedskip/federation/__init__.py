@@ -1,11 +1,15 @@
 """One run of a method: its server, its clients, and the loop that trains it. No device, no network."""
 
 from fedskip.federation.clients import Clients, Memory
-from fedskip.federation.run import Broke, Run, first_broken
+from fedskip.federation.run import BrokenVisit, Run, first_broken_visit
+from fedskip.federation.run_record import RunRecord, restore_records, save_records
 from fedskip.federation.server import Orders, Outcome, Replies, Saved, Server, Visited, draw_cohort
+from fedskip.federation.stacking import make_plan
 from fedskip.federation.training import train
+from fedskip.federation.wiring import make_clients, make_routes, make_run, make_task
 
 __all__ = [
-    "Broke", "Clients", "Memory", "Orders", "Outcome", "Replies", "Run", "Saved", "Server", "Visited",
-    "draw_cohort", "first_broken", "train",
+    "BrokenVisit", "Clients", "Memory", "Orders", "Outcome", "Replies", "Run", "RunRecord", "Saved", "Server",
+    "Visited", "draw_cohort", "first_broken_visit", "make_clients", "make_plan", "make_routes", "make_run",
+    "make_task", "restore_records", "save_records", "train",
 ]  # fmt: skip

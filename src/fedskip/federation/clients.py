@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.engine.handed import Handing
 from fedskip.engine.local import Route
+from fedskip.engine.upload_filters import UploadFilter
+from fedskip.errors import InputError
 from fedskip.federation.server import Orders, Replies, Saved
-from fedskip.input.errors import InputError
 from fedskip.methods.base import MODEL, Method, State, Visit
 from fedskip.methods.terms import Terms
 from fedskip.models.vector import Layout, on
@@ -26,14 +26,14 @@ class Memory:
     def recall(self, clients: np.ndarray) -> tuple[State, np.ndarray]:
         """The rows of some clients, zeros where there is none, and which have none."""
         first = np.array([int(client) not in self.place for client in clients])
-        found = [self.place.get(int(client), 0) for client in clients]
+        rows_of = [self.place.get(int(client), 0) for client in clients]
         state = {}
         for name, rows in self.rows.items():
             if not len(rows):
                 state[name] = rows.new_zeros(len(clients), rows.shape[1])
                 continue
-            known = on(rows.device, ~first)[:, None]
-            state[name] = torch.where(known, rows.index_select(0, on(rows.device, found)), 0.0)
+            visited = on(rows.device, ~first)[:, None]
+            state[name] = torch.where(visited, rows.index_select(0, on(rows.device, rows_of)), 0.0)
         return state, first
 
     def keep(self, clients: np.ndarray, state: State) -> None:
@@ -69,15 +69,19 @@ class Clients:
         like: Tensor,
         *,
         guard: bool = False,
-        handing: Handing | None = None,
+        upload_filter: UploadFilter | None = None,
     ) -> None:
-        """`route(key, client, round)` gives the steps of a visit.
+        """The clients before the first round, who remember nothing.
 
-        `guard`: a client whose visit ends in NaN or infinity forgets it, and sends no reply.
-        `handing`: what a client does to a model before it hands it on.
+        Args:
+            sizes: the samples of each client, (N,).
+            route: gives the steps of a visit, by its key, client and round.
+            like: a vector on the device and in the precision of models.
+            guard: whether a client whose visit ends in NaN or infinity forgets it, and sends no reply.
+            upload_filter: what a client does to a model before it uploads it.
         """
         self.method, self.layout, self.sizes, self.route = method, layout, sizes, route
-        self.guard, self.handing = guard, handing
+        self.guard, self.upload_filter = guard, upload_filter
         self.omega = sizes * (len(sizes) / sizes.sum())
         width = {"trainable": layout.trainable, "model": layout.size}
         self.memory = Memory({name: width[kind] for name, kind in method.remembers.items()}, like)
@@ -88,23 +92,30 @@ class Clients:
         return 3 * row * min(visits, len(self.sizes))
 
     def begin(self, orders: Orders) -> tuple[Terms, list[Route]]:
-        """What bends the clients' training, and its steps."""
+        """What the method adds to the training of these visits, and the steps of each."""
         routes = [
-            self.route(key, int(c), orders.round) for key, c in zip(orders.keys, orders.clients, strict=True)
+            self.route(key, int(c), orders.round)
+            for key, c in zip(orders.keys, orders.clients, strict=True)
         ]
         memory, visit = self._facts(orders, routes)
         terms = self.method.begin(orders.x[:, : self.layout.trainable], memory, orders.sent, visit)
         return terms, routes
 
     def end(self, orders: Orders, routes: Sequence[Route], y: Tensor, loss: Tensor) -> Replies:
-        """What the clients send back after their models have become y (k, P); they remember the rest."""
+        """What the clients send back; they remember the rest.
+
+        Args:
+            orders, routes: as they began.
+            y: the models after training, (k, P).
+            loss: the sum of the batch losses of each, (k,).
+        """
         of = _sound(y, loss) if self.guard else None
         if of is not None:
             index = on(y.device, of)
             orders, routes = orders.take(of), [routes[k] for k in of]
             y, loss = y.index_select(0, index), loss.index_select(0, index)
-        if self.handing is not None and routes:
-            y = self.handing(orders.clients, orders.keys, orders.x, y)
+        if self.upload_filter is not None and routes:
+            y = self.upload_filter(orders.clients, orders.keys, orders.x, y)
         upload = self._remember(orders, routes, y) if routes else {}
         steps = np.array([route.steps for route in routes])
         a = np.array([route.a for route in routes])
@@ -118,7 +129,9 @@ class Clients:
         declared = {name for name, kind in self.method.remembers.items() if kind != MODEL}
         if kept.keys() != declared:
             rule = f"holds {self.method.label}, whose end must give {sorted(declared)} to remember"
-            raise InputError("methods", rule, sorted(kept), "`remembers` and `end` must name the same ones")
+            raise InputError(
+                "methods", rule, sorted(kept), "`remembers` and `end` must name the same ones"
+            )
         kept = kept | {name: y for name, kind in self.method.remembers.items() if kind == MODEL}
         self.memory.keep(orders.clients, kept)
         return upload

@@ -19,7 +19,7 @@ from fedskip.methods.base import State
 from fedskip.models.vector import on
 
 
-class Broke(NamedTuple):
+class BrokenVisit(NamedTuple):
     """A visit whose training loss was not finite."""
 
     round: int  # counted from 1
@@ -27,18 +27,20 @@ class Broke(NamedTuple):
     slot: int | None = None  # None: noted before slots were
 
 
-def first_broken(visits: Sequence[Visited]) -> Broke | None:
+def first_broken_visit(visits: Sequence[Visited]) -> BrokenVisit | None:
     """The first of some visits whose training loss was not finite. A GPU has to wait for the answer."""
     if not visits:
         return None
     fine = torch.cat([some.loss for some in visits]).isfinite().cpu().numpy()
-    known = [
-        Broke(some.round + 1, int(client), int(slot))
+    all_visits = [
+        BrokenVisit(some.round + 1, int(client), int(slot))
         for some in visits
         for client, slot in zip(some.clients, some.slots, strict=True)
     ]
     return min(
-        (one for one, ok in zip(known, fine, strict=True) if not ok), key=lambda one: one.round, default=None
+        (visit for visit, ok in zip(all_visits, fine, strict=True) if not ok),
+        key=lambda visit: visit.round,
+        default=None,
     )
 
 
@@ -51,20 +53,23 @@ class Run:
         clients: Clients,
         *,
         name: str = "",
-        look_every: int = 1,
-        last: int | None = None,
+        eval_every: int = 1,
+        rounds: int | None = None,
         keep_slots: bool = False,
     ) -> None:
-        """A run that never merges is looked at after every `look_every`-th round and after round `last`.
+        """A run, before its first round.
 
-        `keep_slots`: outcomes hold the slots before the merge, too.
+        Args:
+            name: tells it from others.
+            eval_every: how often a run that never merges is evaluated; also after round `rounds`, its last.
+            keep_slots: whether outcomes hold the slots before the merge, too.
         """
         self.server, self.clients, self.name = server, clients, name
-        self.look_every, self.last, self.keep_slots = look_every, last, keep_slots
+        self.eval_every, self.rounds, self.keep_slots = eval_every, rounds, keep_slots
         self.round = 0  # rounds that all slots have done
         self.steps = 0  # client-steps done
         self.diverged = False
-        self.ended = False  # early, since somebody said so
+        self.ended = False  # early, by a stopping rule
         self.visits: list[Visited] = []  # since the last outcome
         self._stretch: Ahead | None = None
 
@@ -132,22 +137,24 @@ class Run:
 
     def meetings(self, until: int) -> list[int]:
         """The rounds after which all slots are together, from the start."""
-        found = [0]
-        while found[-1] < until:
-            found.append(self._next_meeting(found[-1], until))
-        return found
+        rounds = [0]
+        while rounds[-1] < until:
+            rounds.append(self._next_meeting(rounds[-1], until))
+        return rounds
 
     def _next_meeting(self, round: int, until: int) -> int:
         """All slots meet after every round if the method needs it; else at merges, looks and `until`."""
         rounds = round + 1
         if self.server.method.sync == "period":
-            while rounds < until and not self.server.period.merges(rounds) and not self._looks(rounds):
+            while (
+                rounds < until and not self.server.period.merges(rounds) and not self._looks(rounds)
+            ):
                 rounds += 1
         return rounds
 
     def _looks(self, round: int) -> bool:
         """Whether a run without merges is evaluated after a round."""
-        due = round % self.look_every == 0 or round == self.last
+        due = round % self.eval_every == 0 or round == self.rounds
         return due and not self.server.period.segments
 
     # --- checkpoints ---------------------------------------------------------------------------------
@@ -219,4 +226,6 @@ def in_order(ended: list[Trained]) -> Trained:
     ks = np.concatenate([some.ks for some in ended])
     order = on(ended[0].y.device, np.argsort(ks))
     y, loss = torch.cat([some.y for some in ended]), torch.cat([some.loss for some in ended])
-    return Trained(ended[0].job, sorted(ks.tolist()), y.index_select(0, order), loss.index_select(0, order))
+    return Trained(
+        ended[0].job, sorted(ks.tolist()), y.index_select(0, order), loss.index_select(0, order)
+    )

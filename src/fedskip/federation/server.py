@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.methods.base import Federation, Merged, Method, State
 from fedskip.methods.period import Period
 from fedskip.models.vector import Layout, on
-from fedskip.rng import passing, visit_key
+from fedskip.rng import ordered_sample, visit_key
 
 FLOAT = 4  # bytes of a number on the wire
 COUNTS = ("merges", "bytes_down", "bytes_up", "set_aside")  # since the start
@@ -39,11 +39,11 @@ class Visited(NamedTuple):
 def draw_cohort(policy: str, seed: int, round: int, clients: int, slots: int) -> np.ndarray:
     """The ordered sample of K of N clients that the slots visit in a round (0-based), (K,).
 
-    `uniform` is drawn anew every round and never sorted: its order is the shuffle. `fixed` keeps slot k
+    `uniform` is drawn again every round and never sorted: its order is the shuffle. `fixed` keeps slot k
     with client k; `cyclic` moves every slot on to the next client.
     """
     if policy == "uniform":
-        return passing(seed, "cohort", round).choice(clients, slots, replace=False, shuffle=True)
+        return ordered_sample(clients, slots, seed, "cohort", round)
     if policy == "fixed":
         return np.arange(slots)
     return (np.arange(slots) + round) % clients
@@ -88,7 +88,7 @@ class Replies:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What there is to evaluate after a merge (or, without merges, now and then)."""
+    """What there is to evaluate after a merge; without merges, every now and then."""
 
     round: int  # rounds done
     merges: int
@@ -104,9 +104,16 @@ class Outcome:
     visits: Sequence[Visited] = ()  # that led to it
     set_aside: int = 0  # visits without a reply, since the start
 
+    @property
+    def models(self) -> Tensor:
+        """The models to evaluate, (m, P): the merged one, or those of all slots where none was merged."""
+        models = self.slots if self.evaluated is None else self.evaluated
+        assert models is not None, "without a merge there are slots"
+        return models.reshape(-1, models.shape[-1])
+
 
 class Server:
-    """The server's half of a run."""
+    """The server's half of a run: K slots, the model last broadcast, and the method's state."""
 
     def __init__(
         self,
@@ -120,11 +127,24 @@ class Server:
         policy: str = "uniform",
         fresh: Callable[[], Tensor] | None = None,
     ) -> None:
+        """The server before the first round.
+
+        Args:
+            method: how slots merge, and when.
+            x: the first model, (P,).
+            layout: where each tensor of a module lives in x.
+            clients: N. slots: K.
+            seed: decides cohorts and visit keys.
+            policy: of cohorts, see `draw_cohort`.
+            fresh: gives another first model, for methods that start their state at random.
+        """
         self.method, self.layout, self.seed, self.policy = method, layout, seed, policy
         self.period = Period.parse(method.period)
         self.slots = slots
         zeros = x.new_zeros(layout.trainable)
-        self.federation = Federation(clients, zeros, lambda: (fresh() if fresh else x)[: layout.trainable])
+        self.federation = Federation(
+            clients, zeros, lambda: (fresh() if fresh else x)[: layout.trainable]
+        )
         self.x = x  # (P,) the model last broadcast
         self.w = x.expand(slots, -1).clone()  # (K, P)
         self.state = method.start(self.federation)
@@ -138,7 +158,10 @@ class Server:
         return draw_cohort(self.policy, self.seed, round, self.federation.clients, self.slots)
 
     def orders(self, round: int, slots: np.ndarray | None = None) -> Orders:
-        """Where the slots (default all) go in a round, and what they carry."""
+        """Which clients the slots visit in a round, and the models that they carry.
+
+        `slots`: some of them; None: all.
+        """
         which = np.arange(self.slots) if slots is None else slots
         clients = self.cohort(round)[which]
         keys = [visit_key(self.seed, round, int(client)) for client in clients]
@@ -146,7 +169,10 @@ class Server:
         return Orders(round, which, clients, keys, x, self.method.sends(self.state))
 
     def absorb(self, orders: Orders, replies: Replies) -> None:
-        """Take in what came back. An order without a reply leaves its slot as it was, and is counted."""
+        """Put what came back into the slots, and let the method absorb it.
+
+        An order without a reply leaves its slot as it was, and is counted.
+        """
         model, visits = self.layout.size, len(orders.slots)
         self.bytes_down += FLOAT * visits * (model + sum(t.numel() for t in orders.sent.values()))
         if replies.of is not None:
@@ -165,7 +191,15 @@ class Server:
         self.bytes_up += FLOAT * (visits * model + sum(t.numel() for t in replies.upload.values()))
 
     def merge(self, round: int, *, keep_slots: bool = False, final: bool = False) -> Outcome:
-        """End the period. A slot without an accepted visit is left out; without any, x stays."""
+        """End the period: the method makes one model of the slots, which every slot then holds.
+
+        A slot without an accepted visit is left out; where no slot has one, the model stays.
+
+        Args:
+            round: rounds done.
+            keep_slots: whether the outcome holds the slots as they were before.
+            final: marks an extra merge after the last round.
+        """
         d, w, seen, a = self.layout.trainable, self.w, self.seen, self.a
         taking_part = seen > 0
         if not taking_part.all():
@@ -174,9 +208,14 @@ class Server:
         p = self._column(seen / max(seen.sum(), 1.0))
         self.merges += 1
         if len(seen):
-            merged = self.method.merge(self.state, self.x[:d], w[:, :d], p, self._column(a)[:, None])
+            merged = self.method.merge(
+                self.state, self.x[:d], w[:, :d], p, self._column(a)[:, None]
+            )
             if not isinstance(merged, Merged):
-                rule, fix = f"holds {self.method.label}, whose merge gives no Merged", "return Merged(...)"
+                rule, fix = (
+                    f"holds {self.method.label}, whose merge gives no Merged",
+                    "return Merged(...)",
+                )
                 raise InputError("methods", rule, type(merged).__name__, fix)
             self.state = merged.server
             x = self.x[d:]
@@ -191,7 +230,11 @@ class Server:
             outcome = replace(outcome, broadcast=broadcast)
         self.x = broadcast
         self.w = broadcast.expand(self.slots, -1).clone()
-        self.seen, self.a, self.steps = np.zeros(self.slots), np.zeros(self.slots), np.zeros(self.slots)
+        self.seen, self.a, self.steps = (
+            np.zeros(self.slots),
+            np.zeros(self.slots),
+            np.zeros(self.slots),
+        )
         self.loss = torch.zeros_like(self.loss)
         return outcome
 
@@ -201,7 +244,13 @@ class Server:
         return self._outcome(round, self.w[:, : self.layout.trainable], p, None, True, False)
 
     def _outcome(
-        self, round: int, w: Tensor, p: Tensor, evaluated: Tensor | None, keep_slots: bool, final: bool
+        self,
+        round: int,
+        w: Tensor,
+        p: Tensor,
+        evaluated: Tensor | None,
+        keep_slots: bool,
+        final: bool,
     ) -> Outcome:
         mean, x = p @ w, self.x[: self.layout.trainable]
         return Outcome(
@@ -218,7 +267,11 @@ class Server:
 
     def save(self) -> Saved:
         """The server's state between two rounds; slots that are all equal are kept once, as x."""
-        tensors = {"x": self.x, "loss": self.loss, **{f"state.{name}": t for name, t in self.state.items()}}
+        tensors = {
+            "x": self.x,
+            "loss": self.loss,
+            **{f"state.{name}": t for name, t in self.state.items()},
+        }
         if self.seen.any():
             tensors["w"] = self.w
         numbers = {name: getattr(self, name).tolist() for name in ("seen", "a", "steps")}

@@ -1,206 +1,132 @@
-"""Before a start: files, certificates, keys, versions, data, and whether the server can be reached."""
+"""Checks before a start: files, certificates, keys, versions, data, and whether the server can be reached."""
 
 from __future__ import annotations
 
-import datetime
 import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    load_pem_private_key,
-    load_ssh_private_key,
-    load_ssh_public_key,
+import flwr
+
+from fedskip.errors import InputError, require
+from fedskip.flower import FLOWER
+from fedskip.flower.client_app import Client
+from fedskip.flower.config import CLIENT, FEDERATION, ClientConfig, FederationConfig, address
+from fedskip.flower.keys import (
+    read_certificate,
+    read_private_key,
+    read_public_key,
+    read_server_certificate,
 )
-from flwr.supercore.version import package_version
+from fedskip.flower.plan import FederationPlan
+from fedskip.flower.processes import listens, tool
 
-from fedskip.files import refuse_unreadable
-from fedskip.flower.agreement import FILE, Agreement, address
-from fedskip.flower.folder import CLIENT, ClientFile
-from fedskip.flower.processes import answers, tool
-from fedskip.flower.serve import plan_in
-from fedskip.flower.site import Place, Site
-from fedskip.flower.supernode import node_config
-from fedskip.input.errors import InputError, require
-
-FLOWER = "1.41"  # the versions of Flower that this was tried with
-Check = tuple[str, Callable[[], str]]
-WROTE = "bring back what `fedskip federation init` wrote"
-WRONG_KEY = "give the file that `fedskip federation init` wrote, or make one with ssh-keygen -t ecdsa -b 384"
+Check = tuple[str, Callable[[], str]]  # what is checked; says what it has found, or raises
 
 
-def installed() -> str:
-    """The version of Flower, which must be one that this was tried with."""
-    fix = f"install it: pip install 'flwr=={FLOWER}.*'"
-    found = package_version
-    require("flwr", found.startswith(f"{FLOWER}."), f"must be {FLOWER}", found, fix)
-    tool("flower-supernode")
-    return f"flwr {found}"
-
-
-def certificate(path: Path) -> x509.Certificate:
-    refuse_unreadable(str(path), path)
-    try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
-    except ValueError as error:
-        raise InputError(str(path), f"is no certificate ({error})", fix=WROTE) from None
-    now = datetime.datetime.now(datetime.UTC)
-    until = found.not_valid_after_utc
-    require(str(path), now < until, f"has expired on {until:%Y-%m-%d}", ..., "make a new one with init")
-    ahead = "set the clock of this machine"
-    require(str(path), found.not_valid_before_utc <= now, "is not valid yet", ..., ahead)
-    return found
-
-
-def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """A client's key."""
-    refuse_unreadable(str(path), path)
-    try:
-        found = load_ssh_private_key(path.read_bytes(), None)
-    except (ValueError, UnsupportedAlgorithm, TypeError) as error:
-        raise InputError(str(path), f"is no private key ({str(error)[:80]})", fix=WRONG_KEY) from None
-    ok = isinstance(found, ec.EllipticCurvePrivateKey)
-    require(str(path), ok, "must be an elliptic curve's key", type(found).__name__, WRONG_KEY)
-    open_to_all = os.name == "posix" and path.stat().st_mode & 0o077
-    require(str(path), not open_to_all, "can be read by others", ..., f"run chmod 600 {path}")
-    assert isinstance(found, ec.EllipticCurvePrivateKey)
-    return found
-
-
-def public_key(path: Path) -> str:
-    refuse_unreadable(str(path), path)
-    try:
-        found = load_ssh_public_key(path.read_bytes())
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise InputError(str(path), f"is no public key ({str(error)[:80]})", fix=WRONG_KEY) from None
-    ok = isinstance(found, ec.EllipticCurvePublicKey)
-    require(str(path), ok, "must be an elliptic curve's key", type(found).__name__, WRONG_KEY)
-    return path.name
-
-
-# --- the server ----------------------------------------------------------------------------------------
-
-
-def server_checks(folder: Path, *, insecure: bool = False, begins: bool = False) -> Iterator[Check]:
-    """What a server needs. `begins`: it is about to start, so its port must be free."""
-    yield "Flower", installed
-    yield FILE, lambda: f"{len(Agreement.read(folder / FILE).clients)} clients"
-    yield "study.yaml", lambda: _planned(folder)
-    parties = Agreement.read(folder / FILE)
+def server_checks(folder: Path, *, insecure: bool = False, starts: bool = False) -> Iterator[Check]:
+    """What a server needs. `starts`: it is about to start, so its port must be free."""
+    yield "Flower", _flower
+    yield FEDERATION, lambda: f"{len(FederationConfig.read(folder).clients)} clients"
+    yield "study.yaml", lambda: _study(folder)
+    config = FederationConfig.read(folder)
     if not insecure:
-        yield "certificates", lambda: _server_certificate(folder / "certificates", address(parties.server)[0])
-        for name in parties.clients:
-            yield f"key of {name}", lambda name=name: public_key(folder / "keys" / f"{name}.pub")  # type: ignore[misc]
-    yield "port", lambda: _port(parties, begins)
+        yield "certificates", lambda: _server_certificate(folder, address(config.server)[0])
+        for name in config.clients:
+            yield f"key of {name}", lambda name=name: _public_key(folder, name)  # type: ignore[misc]
+    yield "port", lambda: _port(config, starts)
 
 
-def _planned(folder: Path) -> str:
-    plan = plan_in(folder)
+def client_checks(
+    config: ClientConfig, *, insecure: bool = False, reach: bool = True
+) -> Iterator[Check]:
+    """What a client needs. `reach`: also that the server is there now."""
+    yield "Flower", _flower
+    if not insecure:
+        ca, key = Path(config.ca), Path(config.key)
+        yield "ca", lambda: f"until {read_certificate(ca).not_valid_after_utc:%Y-%m-%d}"
+        yield "key", lambda: read_private_key(key).curve.name
+    yield "data", lambda: _data(config)
+    yield "state-dir", lambda: _writable(Path(config.state_dir))
+    yield "server", lambda: _reachable(config, insecure=insecure, required=reach)
+
+
+def _flower() -> str:
+    installed, fix = flwr.__version__, f"install it: pip install 'flwr=={FLOWER}.*'"
+    require("flwr", installed.startswith(f"{FLOWER}."), f"must be {FLOWER}", installed, fix)
+    tool("flower-supernode")
+    return f"flwr {installed}"
+
+
+def _study(folder: Path) -> str:
+    plan = FederationPlan.read(folder)
     note = "; its seed can be guessed: leave `seeds` out for a secret one" if plan.guessable else ""
-    return f"{plan.method.label}, {plan.setting.rounds} rounds, {plan.layout.size:,} numbers in a model{note}"
+    size = f"{plan.layout.size:,} numbers in a model"
+    return f"{plan.method.label}, {plan.setting.rounds} rounds, {size}{note}"
 
 
 def _server_certificate(folder: Path, host: str) -> str:
-    ca, own = certificate(folder / "ca.crt"), certificate(folder / "server.crt")
-    refuse_unreadable(str(folder / "server.key"), folder / "server.key")
-    try:
-        key = load_pem_private_key((folder / "server.key").read_bytes(), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InputError(str(folder / "server.key"), "is no private key", fix=WROTE) from None
-    same = key.public_key() == own.public_key()
-    require(str(folder / "server.key"), same, "does not belong to server.crt", ..., WROTE)
-    try:
-        own.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature):
-        rule = "was not signed by ca.crt"
-        raise InputError(str(folder / "server.crt"), rule, fix=WROTE) from None
-    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    known = {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
-    fix = f"make one with `fedskip federation init --server {host}:PORT`"
-    require(
-        str(folder / "server.crt"),
-        host in known,
-        f"is not for {host}, only for {', '.join(sorted(known))}",
-        ...,
-        fix,
-    )
+    own = read_server_certificate(folder / "certificates", host)
     return f"for {host}, until {own.not_valid_after_utc:%Y-%m-%d}"
 
 
-def _port(parties: Agreement, begins: bool) -> str:
-    port = address(parties.server)[1]
-    taken = answers("127.0.0.1", port, 1.0)
-    fix = f"end what listens there, or change `server` in {FILE} and in every {CLIENT}"
-    require("server", not (taken and begins), "has a port that is in use", parties.server, fix)
+def _public_key(folder: Path, name: str) -> str:
+    file = folder / "keys" / f"{name}.pub"
+    read_public_key(file)
+    return file.name
+
+
+def _port(config: FederationConfig, starts: bool) -> str:
+    port = address(config.server)[1]
+    taken = listens("127.0.0.1", port, 1.0)
+    rule = "has a port that is in use"
+    fix = f"end what listens there, or change `server` in {FEDERATION} and in every {CLIENT}"
+    require("server", not (taken and starts), rule, config.server, fix)
     return f"{port} is {'in use' if taken else 'free'}"
 
 
-# --- a client ------------------------------------------------------------------------------------------
-
-
-def client_checks(file: ClientFile, *, insecure: bool = False, reach: bool = True) -> Iterator[Check]:
-    """What a client needs. `reach`: also that the server is there now."""
-    yield "Flower", installed
-    if not insecure:
-        yield "ca", lambda: f"until {certificate(Path(file.ca)).not_valid_after_utc:%Y-%m-%d}"
-        yield "key", lambda: private_key(Path(file.key)).curve.name
-    yield "data", lambda: _data(file)
-    yield "state-dir", lambda: _writable(Path(file.state_dir))
-    yield "server", lambda: reachable(file, insecure, reach)
-
-
-def _data(file: ClientFile) -> str:
-    require("data", bool(file.data), "is missing", ..., f"name it in {CLIENT}, or with --data")
-    node_config(file)
-    values = {
-        "name": file.name, "data": file.data, "loader": file.loader, "share": file.share,
-        "device": file.device, "state-dir": file.state_dir,
-    }  # fmt: skip
-    site = Site(Place.of({key: value for key, value in values.items() if value}))
-    train, test = site.halves
-    return f"{len(train):,} samples to train on, {len(test):,} to test on, device {site.device}"
+def _data(config: ClientConfig) -> str:
+    require("data", bool(config.data), "is missing", ..., f"name it in {CLIENT}, or with --data")
+    config.text()  # refuses what cannot be passed on to the node
+    client = Client(config)
+    train, test = client.samples
+    return f"{len(train):,} samples to train on, {len(test):,} to test on, device {client.device}"
 
 
 def _writable(folder: Path) -> str:
+    probe = folder / f".probe.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe.{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise InputError("state-dir", f"cannot be written ({error.strerror})", str(folder)) from None
+        rule = f"cannot be written ({error.strerror})"
+        raise InputError("state-dir", rule, str(folder)) from None
     return str(folder)
 
 
-def reachable(file: ClientFile, insecure: bool, must: bool = True) -> str:
-    """Whether the server answers, and is the one that the certificate speaks of."""
-    host, port = address(file.server)
+def _reachable(config: ClientConfig, *, insecure: bool, required: bool) -> str:
+    """Whether the server answers, and is the one for which the authority vouches."""
+    host, port = address(config.server)
     try:
         with socket.create_connection((host, port), timeout=10) as plain:
             if insecure:
-                return f"{file.server} answers"
-            context = ssl.create_default_context(cafile=file.ca)
+                return f"{config.server} answers"
+            context = ssl.create_default_context(cafile=config.ca)
             with context.wrap_socket(plain, server_hostname=host) as secure:
-                return f"{file.server} answers, {secure.version()}"
+                return f"{config.server} answers, {secure.version()}"
     except ssl.SSLCertVerificationError as error:
+        rule = f"does not vouch for {config.server} ({error.verify_message})"
         fix = f"ask for the ca.crt of this federation, and see that its certificate is for {host}"
-        raise InputError(
-            file.ca, f"does not vouch for {file.server} ({error.verify_message})", fix=fix
-        ) from None
+        raise InputError(config.ca, rule, fix=fix) from None
     except ssl.SSLError as error:
-        rule = f"does not speak TLS ({error.reason})"
-        raise InputError("server", rule, file.server, "is it started without --insecure?") from None
+        rule, fix = f"does not speak TLS ({error.reason})", "is it started without --insecure?"
+        raise InputError("server", rule, config.server, fix) from None
     except OSError as error:
-        if not must:
-            return f"{file.server} does not answer yet"
-        fix = (
-            "see that the server is started, that its name is right, and that firewalls let the port through"
-        )
-        raise InputError(
-            "server", f"cannot be reached ({error.strerror or error})", file.server, fix
-        ) from None
+        if not required:
+            return f"{config.server} does not answer yet"
+        rule = f"cannot be reached ({error.strerror or error})"
+        fix = "see that the server is started, that its name is right, and that firewalls let the port through"
+        raise InputError("server", rule, config.server, fix) from None

@@ -1,6 +1,6 @@
 """Methods: one file each. FedSkip is `FedAvg(period=5)`, and every other method skips the same way."""
 
-from fedskip.input.errors import require
+from fedskip.errors import require
 from fedskip.methods.base import (
     MODEL,
     TRAINABLE,
@@ -21,10 +21,14 @@ from fedskip.methods.moon import Moon
 from fedskip.methods.robust import Median, NormBounded, TrimmedMean
 from fedskip.methods.scaffold import Scaffold
 from fedskip.methods.terms import Contrast, Terms
+from fedskip.parsing.ranges import Above, AtLeast, AtMost, In
 
 __all__ = [
     "MODEL",
     "TRAINABLE",
+    "Above",
+    "AtLeast",
+    "AtMost",
     "Contrast",
     "FedAdam",
     "FedAvg",
@@ -33,6 +37,7 @@ __all__ = [
     "FedNova",
     "FedProx",
     "Federation",
+    "In",
     "Median",
     "Merged",
     "Method",

@@ -23,31 +23,33 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskip.input.errors import require
-from fedskip.input.fit import fit_all
+from fedskip.errors import require
 from fedskip.methods.period import Period
 from fedskip.methods.terms import Terms
 from fedskip.models.vector import on
+from fedskip.parsing.values import fit_all
 
 State = dict[str, Tensor]
-TRAINABLE: Literal["trainable"] = "trainable"  # a remembered row as wide as the trainable slice, (D,)
-MODEL: Literal["model"] = "model"  # a remembered row that is the client's last local model, whole, (P,)
+# what a client may remember: a row as wide as the trainable slice, (D,), ...
+TRAINABLE: Literal["trainable"] = "trainable"
+# ... or its last local model as a whole, (P,)
+MODEL: Literal["model"] = "model"
 
 
 class Visit:
-    """The facts of K visits that a client's half may need, each (K, 1); made when they are asked for."""
+    """Facts of K visits for the functions on the client, each (K, 1); computed when used."""
 
     def __init__(self, like: Tensor, omega: Any, steps: Any, a: Any, first: Any) -> None:
         self._like, self._omega, self._steps, self._a, self._first = like, omega, steps, a, first
 
     @property
     def omega(self) -> Tensor:
-        """n_i N / sum of all n: the client's size over the mean size."""
+        """n_i N / sum of all n: the client's size divided by the mean size."""
         return self._column(self._omega)
 
     @property
     def steps(self) -> Tensor:
-        """tau_i: local steps really run."""
+        """tau_i: the local steps that were run."""
         return self._column(self._steps)
 
     @property
@@ -57,7 +59,7 @@ class Visit:
 
     @property
     def first(self) -> Tensor:
-        """Whether the client has not been visited before."""
+        """Whether this is the client's first visit."""
         return self._column(self._first).bool()
 
     def _column(self, numbers: Any) -> Tensor:
@@ -66,16 +68,16 @@ class Visit:
 
 @dataclass(frozen=True)
 class Federation:
-    """The facts of the whole federation that the server's half may need."""
+    """Facts of the federation for the functions on the server."""
 
     clients: int  # N
     zeros: Tensor  # (D,)
-    fresh: Callable[[], Tensor]  # (D,): a newly initialised network, drawn apart from the run's own
+    fresh: Callable[[], Tensor]  # (D,): weights of another, freshly initialised network
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A merge gives the vector that is sent out next and the one that is tested, both (D,)."""
+    """The result of a merge: the vector sent to clients next and the one that is tested, both (D,)."""
 
     broadcast: Tensor
     evaluated: Tensor
@@ -84,7 +86,12 @@ class Merged:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """FedAvg without its name. `period` is the paper's Delta, so every method composes with skipping."""
+    """The base class of methods; its functions are FedAvg's.
+
+    A method is a frozen dataclass whose fields are hyper-parameters. `period`, the paper's Delta, is the
+    number of rounds from one merge to the next, so every method can skip. `title` is its name in tables.
+    `remembers` names the rows that each client keeps from visit to visit, as `{"c": TRAINABLE}`.
+    """
 
     period: int | str = 1
 
@@ -94,7 +101,9 @@ class Method:
     def __post_init__(self) -> None:
         title = getattr(self, "title", "")
         line = isinstance(title, str) and title.isprintable()
-        require(f"{type(self).__name__}.title", line, "must be a line of text: it names runs", title)
+        require(
+            f"{type(self).__name__}.title", line, "must be a line of text: it names runs", title
+        )
         fit_all(self)
         if isinstance(self.period, str) and self.period.isascii() and self.period.isdigit():
             object.__setattr__(self, "period", int(self.period))  # one method, one name
@@ -103,13 +112,20 @@ class Method:
     # --- on the client -----------------------------------------------------------------------------
 
     def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
-        """The terms of local training that starts at x."""
+        """The terms that a method adds to local training, which starts at the received model x.
+
+        `memory` holds what the clients remember, `server` what `sends` gave them.
+        """
         return Terms()
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
-        """What the client remembers and what it uploads, after x has become y.
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
+        """What the client remembers and what it uploads, after training has turned x into y.
 
-        A remembered `MODEL` is kept by itself and is not returned here.
+        Returns:
+            The new memory, and the upload beside the model. A remembered `MODEL` is kept automatically
+            and not returned here.
         """
         return {}, {}
 
@@ -120,18 +136,24 @@ class Method:
         return {}
 
     def sends(self, server: State) -> State:
-        """The part of the server's state that a client gets with its model."""
+        """The part of the server's state that clients get with their models."""
         return {}
 
-    def absorb(self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation) -> State:
-        """The server's state after a round: the visits that came back took x to y."""
+    def absorb(
+        self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation
+    ) -> State:
+        """The server's state after a round, whose visits turned x into y and brought `upload`."""
         return server
 
     def merge(self, server: State, x: Tensor, w: Tensor, p: Tensor, a: Tensor) -> Merged:
-        """One model from the slots w (K, D).
+        """Merge the slots into one model.
 
-        x (D,) is the model last broadcast, p (K,) each slot's share of the samples seen since then,
-        a (K, 1) the sum of `Visit.a` over its visits.
+        Args:
+            server: the server's state.
+            x: the model broadcast last, (D,).
+            w: the slots' models, (K, D).
+            p: each slot's share of the samples seen since that broadcast, (K,).
+            a: the sum of `Visit.a` over each slot's visits, (K, 1).
         """
         mean = p @ w
         return Merged(mean, mean, server)
@@ -140,18 +162,18 @@ class Method:
 
     @property
     def sync(self) -> Literal["round", "period"]:
-        """Whether a round needs all results of the one before it, or slots only meet when they merge."""
+        """`round` if a round needs all results of the one before it, `period` if slots meet only to merge."""
         return "round" if self.remembers or type(self).absorb is not Method.absorb else "period"
 
     # --- names -------------------------------------------------------------------------------------
 
     @property
     def label(self) -> str:
-        """How tables call it: FedAvg, FedSkip-5, SCAFFOLD+skip-5, FedProx(mu=0.1)."""
+        """The name in tables: FedAvg, FedSkip-5, SCAFFOLD+skip-5, FedProx(mu=0.1)."""
         return self.label_with()
 
     def label_with(self, shown: Collection[str] = ()) -> str:
-        """The label, in which some hyper-parameters are shown also at their defaults."""
+        """The label; the hyper-parameters in `shown` appear in it even at their defaults."""
         title = self.title
         if self.period == "never":
             title += "-unmerged"
@@ -163,7 +185,7 @@ class Method:
         return title + (f"({', '.join(chosen)})" if chosen else "")
 
     def hyper_parameters(self, also: Collection[str] = ()) -> dict[str, Any]:
-        """The fields that differ from their defaults, and some others; the period aside."""
+        """The fields that differ from their defaults, and those in `also`; without the period."""
         return {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)

@@ -8,26 +8,23 @@ The mean over slots is uniform. The server keeps only the running sum of the h_i
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from fedskip.input.errors import require
 from fedskip.methods.base import TRAINABLE, Federation, Merged, Method, State, Visit
 from fedskip.methods.terms import Terms
+from fedskip.parsing.ranges import AtLeast
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDyn(Method):
     """A regulariser that moves with each client until local and global optima agree."""
 
-    alpha: float = 0.001
+    alpha: Annotated[float, AtLeast(0, "the paper uses 0.001 and 0.0001")] = 0.001
 
     title = "FedDyn"
     remembers = {"h": TRAINABLE}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("alpha", self.alpha >= 0, "must be >= 0", self.alpha, "the paper uses 0.001 and 0.0001")
 
     def start(self, federation: Federation) -> State:
         return {"h_mean": federation.zeros}
@@ -36,10 +33,14 @@ class FedDyn(Method):
         alpha_i = self.alpha / visit.omega
         return Terms(mu=alpha_i, anchor=x, linear=alpha_i * memory["h"])
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
         return {"h": memory["h"] + (y - x)}, {}
 
-    def absorb(self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation) -> State:
+    def absorb(
+        self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation
+    ) -> State:
         return {"h_mean": server["h_mean"] + (y - x).sum(0) / federation.clients}
 
     def merge(self, server: State, x: Tensor, w: Tensor, p: Tensor, a: Tensor) -> Merged:

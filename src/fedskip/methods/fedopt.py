@@ -7,26 +7,22 @@ FedAdam: Reddi et al., Adaptive Federated Optimization, ICLR 2021 (algorithm 2, 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from fedskip.input.errors import require
 from fedskip.methods.base import Federation, Merged, Method, State
+from fedskip.parsing.ranges import Above, In
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgM(Method):
     """m <- beta m + d,  x <- x - lr m."""
 
-    beta: float = 0.9  # server momentum; 0 with lr 1 is FedAvg
-    lr: float = 1.0
+    beta: Annotated[float, In("[0, 1)")] = 0.9  # server momentum; 0 with lr 1 is FedAvg
+    lr: Annotated[float, Above(0)] = 1.0
 
     title = "FedAvgM"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("beta", 0 <= self.beta < 1, "must be in [0, 1)", self.beta)
-        require("lr", self.lr > 0, "must be > 0", self.lr)
 
     def start(self, federation: Federation) -> State:
         return {"m": federation.zeros}
@@ -41,19 +37,12 @@ class FedAvgM(Method):
 class FedAdam(Method):
     """m <- b1 m + (1-b1) d,  v <- b2 v + (1-b2) d^2,  x <- x - lr m / (sqrt v + eps)."""
 
-    lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-3
+    lr: Annotated[float, Above(0)] = 0.01
+    beta1: Annotated[float, In("[0, 1)")] = 0.9
+    beta2: Annotated[float, In("[0, 1)")] = 0.99
+    eps: Annotated[float, Above(0)] = 1e-3
 
     title = "FedAdam"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("beta1", "beta2"):
-            require(name, 0 <= getattr(self, name) < 1, "must be in [0, 1)", getattr(self, name))
-        for name in ("lr", "eps"):
-            require(name, getattr(self, name) > 0, "must be > 0", getattr(self, name))
 
     def start(self, federation: Federation) -> State:
         zeros = federation.zeros

@@ -1,6 +1,6 @@
 """Methods as text, for YAML and the command line: `fedprox(mu=0.01)`.
 
-A list is a grid, a bare word is text, `fedskip` is FedAvg with a period, and a user's own class is
+A list is a grid, a word without quotes is text, `fedskip` is FedAvg with a period, and your own class is
 `my_package.my_module:MyMethod(alpha=1)`.
 """
 
@@ -18,27 +18,30 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from fedskip.input.errors import InputError, short, unknown
-from fedskip.input.fit import fit, hints_of
-from fedskip.input.named import is_own, load
+from fedskip.errors import InputError, shorten, unknown
 from fedskip.methods.base import Method
+from fedskip.parsing.user_code import is_own, load
+from fedskip.parsing.values import fit, hints_of
 
 _ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)
-_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?|.""", re.DOTALL)  # quoted text is one token
+_TOKEN = re.compile(
+    r"""'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?|.""", re.DOTALL
+)  # quoted text is one token
 LONGEST = 100_000  # characters of an entry
 MOST = 10_000  # methods of a grid
 
 
 @cache
 def registry() -> dict[str, type[Method]]:
-    """Our own methods by name. A method is known by its file being in this folder."""
+    """The bundled methods by name: every class with a title in a file of this folder."""
     package = importlib.import_module("fedskip.methods")
-    found: dict[str, type[Method]] = {}
+    classes: dict[str, type[Method]] = {}
     for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         for value in vars(importlib.import_module(info.name)).values():
-            if isinstance(value, type) and issubclass(value, Method) and value.__module__ == info.name:
-                found[value.__name__.lower()] = value
-    return {name: cls for name, cls in found.items() if hasattr(cls, "title")}  # the base has none
+            is_method = isinstance(value, type) and issubclass(value, Method)
+            if is_method and value.__module__ == info.name and hasattr(value, "title"):
+                classes[value.__name__.lower()] = value
+    return classes
 
 
 def parse(entry: str) -> list[Method]:
@@ -50,18 +53,20 @@ def parse(entry: str) -> list[Method]:
     try:
         return list(_parse(entry.strip()))
     except InputError as error:
-        field = f"methods entry {short(repr(entry), 70)}: {error.field}"
+        field = f"methods entry {shorten(repr(entry), 70)}: {error.field}"
         raise InputError(field, error.rule, error.value, error.fix) from error.__cause__
 
 
 def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
-    """All methods of a list, or of one text separated by commas or spaces; the same one twice is an error.
+    """All methods of a list, or of one text separated by commas or spaces. Duplicates are an error.
 
     >>> [m.label for m in parse_many("fedavg, fedprox(mu=[0.1, 1]) fedskip(period=5)")]
     ['FedAvg', 'FedProx(mu=0.1)', 'FedProx(mu=1.0)', 'FedSkip-5']
     """
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
+        entries = [entries]
     methods: list[Method] = []
-    for entry in [entries] if isinstance(entries, str) or not isinstance(entries, Iterable) else entries:
+    for entry in entries:
         if isinstance(entry, Method):
             methods.append(entry)
         elif isinstance(entry, str):
@@ -70,72 +75,68 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
                 raise InputError("an entry of methods", rule, entry, fix)
             methods += [method for part in _split(entry) for method in parse(part)]
         else:
-            raise InputError("methods", "must be methods or their text, such as 'fedprox(mu=0.01)'", entry)
-    return distinct(methods)
-
-
-def distinct(methods: list[Method]) -> list[Method]:
-    """Refuse two methods that a table could not tell apart; gives the methods."""
-    if not methods:
-        raise InputError("methods", "must name at least one method", fix="write methods: [fedavg]")
-    seen: dict[str, Method] = {}
-    for other in methods:
-        label = in_a_file(other.label)
-        if label in seen:
-            one = seen[label]
-            fix = "remove one of the two" if type(one) is type(other) else "give your class its own `title`"
-            raise InputError("methods", f"holds {one.label} twice", text(other), fix)
-        seen[label] = other
+            rule = "must be methods or their text, such as 'fedprox(mu=0.01)'"
+            raise InputError("methods", rule, entry)
+    _refuse_duplicates(methods)
     return methods
 
 
+def _refuse_duplicates(methods: list[Method]) -> None:
+    """Refuse an empty list, and two methods that would have the same label in a table."""
+    if not methods:
+        raise InputError("methods", "must name at least one method", fix="write methods: [fedavg]")
+    seen: dict[str, Method] = {}
+    for method in methods:
+        label = in_a_file(method.label)
+        if label in seen:
+            same = type(seen[label]) is type(method)
+            fix = "remove one of the two" if same else "give your class its own `title`"
+            raise InputError("methods", f"holds {seen[label].label} twice", text(method), fix)
+        seen[label] = method
+
+
+# --- labels in tables and files --------------------------------------------------------------------------
+
+
 def label_among(method: Method, others: Iterable[Method]) -> str:
-    """How a table calls a method that stands in it with others: what tells two of a kind apart is shown.
+    """The label of a method in a table with others: parameters in which two of a kind differ are shown.
 
     >>> methods = parse_many("moon(mu=[1, 5]), fedavg")
     >>> [label_among(method, methods) for method in methods]
     ['MOON(mu=1.0)', 'MOON(mu=5.0)', 'FedAvg']
     """
-    return method.label_with(told_apart([method, *others])[type(method)])
-
-
-def told_apart(methods: Iterable[Method]) -> Mapping[type[Method], list[str]]:
-    """By the class of methods, the names of the parameters in which some differ."""
-    first: dict[type[Method], Method] = {}
-    names: dict[type[Method], list[str]] = {}
-    for method in methods:
-        one, found = first.setdefault(type(method), method), names.setdefault(type(method), [])
-        for field in dataclasses.fields(method):
-            if field.name not in found and getattr(one, field.name) != getattr(method, field.name):
-                found.append(field.name)
-    return names
-
-
-def joined(parts: Iterable[Iterable[Method]]) -> list[Method]:
-    """The methods of several lists, each once."""
-    found: list[Method] = []
-    for methods in parts:
-        found += [method for method in methods if method not in found]
-    return found
+    return method.label_with(_differing_parameters([method, *others])[type(method)])
 
 
 def labels_as_added(parts: Iterable[Iterable[Method]]) -> list[tuple[Method, str]]:
-    """How tables call methods that were added part by part: what has a name keeps it.
+    """The labels of methods that were added part by part: a label never changes later.
 
     >>> [label for _, label in labels_as_added([parse_many("moon, fedavg"), parse_many("moon(mu=5)")])]
     ['MOON', 'FedAvg', 'MOON(mu=5.0)']
     """
-    found: list[tuple[Method, str]] = []
+    labels: list[tuple[Method, str]] = []
     for methods in parts:
-        known = [method for method, _ in found]
+        known = [method for method, _ in labels]
         new = [method for method in methods if method not in known]
-        apart = told_apart([*known, *new])
-        found += [(method, method.label_with(apart[type(method)])) for method in new]
-    return found
+        differing = _differing_parameters([*known, *new])
+        labels += [(method, method.label_with(differing[type(method)])) for method in new]
+    return labels
+
+
+def _differing_parameters(methods: Iterable[Method]) -> Mapping[type[Method], list[str]]:
+    """By class of methods, the names of the parameters in which some of them differ."""
+    first: dict[type[Method], Method] = {}
+    differing: dict[type[Method], list[str]] = {}
+    for method in methods:
+        one, names = first.setdefault(type(method), method), differing.setdefault(type(method), [])
+        for field in dataclasses.fields(method):
+            if field.name not in names and getattr(one, field.name) != getattr(method, field.name):
+                names.append(field.name)
+    return differing
 
 
 def in_a_file(label: str) -> str:
-    """A label as part of a file's name.
+    """A label as part of a file name.
 
     >>> in_a_file("Mine(a=1, b='x/y')")
     "Mine(a=1,b='x_y')"
@@ -157,17 +158,22 @@ def text(method: Method) -> str:
     elif name == "fedavg" and method.period not in (1, "never"):
         name = "fedskip"
     chosen = method.hyper_parameters() | ({} if method.period == 1 else {"period": method.period})
-    return name + (f"({', '.join(f'{k}={_literal(v)}' for k, v in chosen.items())})" if chosen else "")
+    return name + (
+        f"({', '.join(f'{k}={_literal(v)}' for k, v in chosen.items())})" if chosen else ""
+    )
+
+
+# --- parsing ---------------------------------------------------------------------------------------------
 
 
 def _parse(entry: str) -> Iterator[Method]:
-    found = _ENTRY.fullmatch(entry)
-    if not found:
+    match = _ENTRY.fullmatch(entry)
+    if not match:
         fix = "write NAME or NAME(parameter=value, ...), in quotes where YAML would split it at a comma"
         raise InputError("it", "is not a method", fix=fix)
-    name = found[1]
+    name = match[1]
     cls = _find(name)
-    grid = dict(_arguments(name, found[2] or "()"))
+    grid = dict(_arguments(name, match[2] or "()"))
     fields = [field for field in dataclasses.fields(cls) if field.init]
     known = [field.name for field in fields]
     for parameter in grid:
@@ -192,21 +198,22 @@ def _make(name: str, cls: type[Method], chosen: dict[str, Any]) -> Method:
         return cls(**{key: fit(key, value, hints[key]) for key, value in chosen.items()})
     except InputError:
         raise
-    except (NameError, TypeError, ValueError) as error:  # a user's own class with checks of its own
+    except (NameError, TypeError, ValueError) as error:  # your own class may have its own checks
         raise InputError(name, f"cannot be made: {error}") from error
 
 
 def _arguments(name: str, arguments: str) -> Iterator[tuple[str, list[Any]]]:
-    """Each parameter with the values of its grid, read as literals: nothing is ever evaluated."""
+    """Each parameter with the values of its grid. They are read as literals: nothing is ever evaluated."""
     usage = f"write {name}(parameter=value, ...)"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what Python will once refuse
+            warnings.simplefilter("ignore")  # of syntax that a later Python refuses
             call = ast.parse(f"f{arguments}", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deep
-        deep = "nested too deep" if isinstance(error, RecursionError | MemoryError) else str(error)
-        rule = f"has arguments that cannot be read: {getattr(error, 'msg', deep)}"
-        raise InputError(name, rule, fix=f"{usage}, and a rule in quotes: period='1x10,5'") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        too_deep = isinstance(error, RecursionError | MemoryError)
+        why = "nested too deep" if too_deep else getattr(error, "msg", str(error))
+        rule, fix = f"has arguments that cannot be read: {why}", f"{usage}, and a rule in quotes"
+        raise InputError(name, rule, fix=f"{fix}: period='1x10,5'") from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise InputError(name, "takes its parameters by name", fix=usage)
     names = Counter(argument.arg for argument in call.keywords)
@@ -214,25 +221,23 @@ def _arguments(name: str, arguments: str) -> Iterator[tuple[str, list[Any]]]:
         if argument.arg is None:
             raise InputError(name, "takes its parameters one by one, without **", fix=usage)
         if names[argument.arg] > 1:
-            raise InputError(argument.arg, "is given twice", fix="keep one, or write a grid as a list")
+            fix = "keep one, or write a grid as a list"
+            raise InputError(argument.arg, "is given twice", fix=fix)
         try:
             value = ast.literal_eval(_Words().visit(argument.value))
         except (TypeError, ValueError, RecursionError, MemoryError):
             rule = "must be a number, a word, a text in quotes, or a list of them"
-            raise InputError(argument.arg, rule, _source(arguments, argument.value)) from None
+            source = ast.get_source_segment(f"f{arguments}", argument.value) or "something else"
+            raise InputError(argument.arg, rule, source) from None
         grid = value if isinstance(value, list) else [value]
         if not grid:
-            raise InputError(argument.arg, "must not be an empty list", fix="write at least one value")
+            rule, fix = "must not be an empty list", "write at least one value"
+            raise InputError(argument.arg, rule, fix=fix)
         yield argument.arg, grid
 
 
-def _source(arguments: str, node: ast.expr) -> str:
-    """What a user wrote there."""
-    return ast.get_source_segment(f"f{arguments}", node) or "something else"
-
-
 class _Words(ast.NodeTransformer):
-    """Bare words become text: init=random."""
+    """Words without quotes become text: init=random."""
 
     def visit_Name(self, node: ast.Name) -> ast.Constant:
         return ast.Constant(node.id)
@@ -241,11 +246,11 @@ class _Words(ast.NodeTransformer):
 def _literal(value: Any) -> str:
     if isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value):
         return value
-    return repr([value] if isinstance(value, list) else value)  # a list of one: a bare one would be a grid
+    return repr([value] if isinstance(value, list) else value)  # a list alone would be a grid
 
 
 def _split(entries: str) -> Iterator[str]:
-    """Cut at commas and spaces that stand outside brackets and quotes."""
+    """Cut at commas and spaces that stand outside of brackets and quotes."""
     depth, part = 0, ""
     for token in _TOKEN.findall(entries):
         depth += (token in "([{") - (token in ")]}")
@@ -267,15 +272,14 @@ def _find(name: str) -> type[Method]:
 
 
 def _load(name: str) -> type[Method]:
-    """A user's own class, imported by name."""
-    found = load(name)
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise InputError(name, "must be a subclass of fedskip.methods.Method", found)
-    if "__dataclass_params__" not in vars(found):
-        raise InputError(
-            name, "must be a dataclass", fix="put @dataclass(frozen=True, kw_only=True) above it"
-        )
-    if not hasattr(found, "title"):
-        fix = f"add `title = {found.__qualname__!r}` to the class"
+    """Your own class, imported by name."""
+    cls = load(name)
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise InputError(name, "must be a subclass of fedskip.methods.Method", cls)
+    if "__dataclass_params__" not in vars(cls):
+        fix = "put @dataclass(frozen=True, kw_only=True) above it"
+        raise InputError(name, "must be a dataclass", fix=fix)
+    if not hasattr(cls, "title"):
+        fix = f"add `title = {cls.__qualname__!r}` to the class"
         raise InputError(name, "needs a title for tables", fix=fix)
-    return found
+    return cls

@@ -7,28 +7,24 @@ mode. On a client's first visit there is no previous model and no such term.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from fedskip.input.errors import require
 from fedskip.methods.base import MODEL, Method, State, Visit
 from fedskip.methods.terms import Contrast, Terms
+from fedskip.parsing.ranges import Above, AtLeast
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moon(Method):
-    """Representations stay near the received model's and leave the previous local one's."""
+    """Representations stay near the received model's, and move away from the previous local model's."""
 
-    mu: float = 1.0  # weight of the contrastive loss; 0 is FedAvg
-    temperature: float = 0.5
+    mu: Annotated[float, AtLeast(0, "0 is FedAvg")] = 1.0  # weight of the contrastive loss
+    temperature: Annotated[float, Above(0, "0.5 is MOON's")] = 0.5
 
     title = "MOON"
     remembers = {"previous": MODEL}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("mu", self.mu >= 0, "must be >= 0", self.mu, "0 is FedAvg")
-        require("temperature", self.temperature > 0, "must be > 0", self.temperature, "0.5 is MOON's")
 
     def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
         weight = self.mu * (~visit.first).to(x.dtype)

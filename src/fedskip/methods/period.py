@@ -1,4 +1,4 @@
-"""When slots merge: a rule of the round, nothing else."""
+"""When slots merge: a rule that depends on the round alone."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 import re
 from dataclasses import dataclass
 
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 
 _SEGMENT = re.compile(r"([1-9][0-9]*)(?:x([1-9][0-9]*))?")
 
 
 @dataclass(frozen=True)
 class Period:
-    """The rounds from one merge to the next, as a rule.
+    """The number of rounds from one merge to the next, as a rule.
 
-    `5` merges every fifth round, `'1x10,5'` merges every round ten times over and every fifth
-    round after that, `'never'` does not merge at all. The last part goes on to the end.
+    `5` merges every fifth round. `'1x10,5'` merges every round ten times and every fifth round after that.
+    `'never'` does not merge. The last part holds to the end.
     """
 
     segments: tuple[tuple[int, int | None], ...]  # (period, how many times; None: to the end)
@@ -29,21 +29,21 @@ class Period:
             return cls(())
         segments: list[tuple[int, int | None]] = []
         for part in str(rule).replace(" ", "").split(","):
-            found = _SEGMENT.fullmatch(part)
-            if not found:
-                raise InputError(
-                    "period", "must be a number of rounds >= 1, a rule such as '1x10,5', or 'never'", rule
-                )
-            segments.append((int(found[1]), int(found[2]) if found[2] else None))
+            match = _SEGMENT.fullmatch(part)
+            if not match:
+                rules = "must be a number of rounds >= 1, a rule such as '1x10,5', or 'never'"
+                raise InputError("period", rules, rule)
+            segments.append((int(match[1]), int(match[2]) if match[2] else None))
         if any(times is None for _, times in segments[:-1]):
-            raise InputError("period", "needs a count for every part but the last, as in '1x10,5'", rule)
+            counts = "needs a count for every part but the last, as in '1x10,5'"
+            raise InputError("period", counts, rule)
         if segments[-1][1] is not None:
-            fix = f"it goes on to the end: write '{str(rule).rpartition('x')[0]}'"
+            fix = f"it holds to the end: write '{str(rule).rpartition('x')[0]}'"
             raise InputError("period", "must have no count in its last part", rule, fix)
         return cls(tuple(segments))
 
     def merges(self, rounds: int) -> bool:
-        """Whether slots merge once `rounds` rounds are done."""
+        """Whether slots merge after this number of rounds."""
         done = 0
         for period, times in self.segments:
             end = math.inf if times is None else done + period * times

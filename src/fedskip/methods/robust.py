@@ -1,31 +1,29 @@
-"""Merges that a few bad slots cannot drag far.
+"""Robust merges, which a few bad slots cannot change much.
 
 TrimmedMean, Median: Yin et al., Byzantine-Robust Distributed Learning, ICML 2018 (coordinate by coordinate).
 NormBounded: Sun et al., Can You Really Backdoor Federated Learning?, 2019; here the bound follows the slots.
 
-The first two count all slots alike: whoever claims many samples gains nothing by it.
+The first two give all slots the same weight, so a client gains nothing by claiming many samples.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from fedskip.input.errors import require
 from fedskip.methods.base import Merged, Method, State
+from fedskip.parsing.ranges import Above, In
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrimmedMean(Method):
     """x = the mean of what is left after the b lowest and b highest of K values,  b = floor(trim K)."""
 
-    trim: float = 0.2  # the share of bad slots that it stands; 0 is the plain mean
+    # the share of bad slots that it stands; 0 is the plain mean
+    trim: Annotated[float, In("[0, 0.5)", "it is cut off at both ends")] = 0.2
 
     title = "TrimmedMean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("trim", 0 <= self.trim < 0.5, "must be in [0, 0.5)", self.trim, "it is cut off at both ends")
 
     def merge(self, server: State, x: Tensor, w: Tensor, p: Tensor, a: Tensor) -> Merged:
         b = int(self.trim * len(w))
@@ -49,13 +47,9 @@ class Median(Method):
 class NormBounded(Method):
     """x <- x + sum_k p_k d_k min(1, bound / |d_k|),   d_k = w_k - x,   bound = factor median_j |d_j|."""
 
-    factor: float = 1.0  # a large one is FedAvg
+    factor: Annotated[float, Above(0, "a large one is FedAvg")] = 1.0
 
     title = "NormBounded"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("factor", self.factor > 0, "must be > 0", self.factor, "a large one is FedAvg")
 
     def merge(self, server: State, x: Tensor, w: Tensor, p: Tensor, a: Tensor) -> Merged:
         d = w - x

@@ -22,9 +22,10 @@ from fedskip.methods.terms import Terms
 
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(Method):
-    """Control variates c (server) and c_i (client) cancel each client's drift."""
+    """Control variates c (server) and c_i (client) correct each client's drift."""
 
-    init: Literal["zero", "random"] = "zero"  # random: one network's weights, as in NIID-Bench; learns badly
+    # random: the weights of one network, as in NIID-Bench; it learns badly
+    init: Literal["zero", "random"] = "zero"
 
     title = "SCAFFOLD"
     remembers = {"c": TRAINABLE}
@@ -40,15 +41,21 @@ class Scaffold(Method):
 
     def _variate(self, memory: State, server: State, visit: Visit) -> Tensor:
         """c_i, which starts as c did."""
-        return torch.where(visit.first, server["c0"], memory["c"]) if "c0" in server else memory["c"]
+        if "c0" not in server:
+            return memory["c"]
+        return torch.where(visit.first, server["c0"], memory["c"])
 
     def begin(self, x: Tensor, memory: State, server: State, visit: Visit) -> Terms:
         return Terms(linear=server["c"] - self._variate(memory, server, visit))
 
-    def end(self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit) -> tuple[State, State]:
+    def end(
+        self, x: Tensor, y: Tensor, memory: State, server: State, visit: Visit
+    ) -> tuple[State, State]:
         c_i = self._variate(memory, server, visit)
         c_i_new = c_i - server["c"] + (x - y) / visit.a
         return {"c": c_i_new}, {"delta_c": c_i_new - c_i}
 
-    def absorb(self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation) -> State:
+    def absorb(
+        self, server: State, x: Tensor, y: Tensor, upload: State, federation: Federation
+    ) -> State:
         return {**server, "c": server["c"] + upload["delta_c"].sum(0) / federation.clients}

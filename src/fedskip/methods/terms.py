@@ -1,4 +1,4 @@
-"""What a method may add to plain SGD. Engines know these terms, and no method.
+"""The terms that a method may add to plain SGD. Engines know these terms, and no method.
 
 v <- rho v + grad F(y) + wd y + mu (y - anchor) + linear
 y <- y - eta v
@@ -18,7 +18,7 @@ Objective = Callable[[nn.Module, Tensor, Tensor, Callable[[Tensor, Tensor], Tens
 
 @dataclass(frozen=True)
 class Contrast:
-    """MOON's loss: pull z towards the received model's, push it from the previous local model's."""
+    """MOON's loss: z is pulled to that of the received model, and away from the previous local one's."""
 
     weight: Tensor  # (K, 1); 0 where a client has no previous model yet
     temperature: float
@@ -27,17 +27,20 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of K visits. One that is absent costs nothing."""
+    """The terms of K visits. A term that is None costs nothing."""
 
     mu: Tensor | None = None  # (K, 1)
     anchor: Tensor | None = None  # (K, D)
     linear: Tensor | None = None  # (K, D)
     contrast: Contrast | None = None
-    objective: Objective | None = None  # a loss that does not fit the form; only the loop engine runs it
+    # a loss that does not fit this form; only the loop engine runs it
+    objective: Objective | None = None
 
     def row(self, k: int) -> Terms:
         """The terms of one visit."""
-        mu, anchor, linear = (None if t is None else t[k] for t in (self.mu, self.anchor, self.linear))
+        mu, anchor, linear = (
+            None if t is None else t[k] for t in (self.mu, self.anchor, self.linear)
+        )
         contrast = self.contrast
         if contrast is not None:
             contrast = Contrast(contrast.weight[k], contrast.temperature, contrast.previous[k])

@@ -6,13 +6,13 @@ References:
 
 from torch import Tensor, nn
 
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 
-Z = 256  # size of the projected representation z
+Z = 256  # size of z after the projection head
 
 
 def projection(h: int) -> nn.Sequential:
-    """MOON's projection head, h → z. The last layer has no activation; the classifier follows it."""
+    """MOON's projection head, h → z. Its last layer has no activation; the classifier follows."""
     return nn.Sequential(nn.Linear(h, h), nn.ReLU(), nn.Linear(h, Z))
 
 
@@ -22,11 +22,15 @@ class CNN(nn.Module):
     With the head, z is its 256-d output; without it, the 84-d activations before the classifier.
     """
 
-    def __init__(self, classes: int = 10, head: bool = True, channels: int = 3, side: int = 32) -> None:
+    def __init__(
+        self, classes: int = 10, head: bool = True, channels: int = 3, side: int = 32
+    ) -> None:
         super().__init__()
         if side < 16:
-            raise InputError("model.side", "must be at least 16, or nothing is left to classify", side)
-        rest = ((side - 4) // 2 - 4) // 2  # a 5×5 convolution takes 4, a pool halves: 32 → 5, 28 → 4
+            rule = "must be at least 16, or nothing is left to classify"
+            raise InputError("model.side", rule, side)
+        # a 5×5 convolution takes 4 pixels off, a pool halves: 32 → 5, 28 → 4
+        rest = ((side - 4) // 2 - 4) // 2
         self.trunk = nn.Sequential(
             nn.Conv2d(channels, 6, 5),
             nn.ReLU(),

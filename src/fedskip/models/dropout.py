@@ -1,8 +1,8 @@
-"""Dropout from keyed randomness: a mask is a function of a word and a layer, on every device.
+"""Dropout with keyed randomness: a mask is a function of a random word and the layer, on every device.
 
-torch's own dropout draws from a global generator, which cannot be shared between rows, devices and
-interrupted runs. Here an engine gives every row a new 32-bit word at each step, by writing the `word`
-buffer (loop) or by substituting it through `functional_call` (stacked, under `vmap`).
+torch's own dropout draws from a global generator, so its masks depend on the device, on the rows that
+are computed together and on interruptions. Here an engine gives each row a new 32-bit word at each
+step: the loop engine writes the `word` buffer, the stacked engine substitutes it by `functional_call`.
 """
 
 from itertools import count
@@ -14,21 +14,23 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fedskip import rng
 
-# torch's dropouts that have a keyed form -> whether they drop whole channels
+# torch's dropouts with a keyed form -> whether they drop whole channels
 KEYED: dict[type[nn.Module], bool] = {
     nn.Dropout: False,
     nn.Dropout1d: True,
     nn.Dropout2d: True,
     nn.Dropout3d: True,
 }
-FIRST = 1 << 31  # layers are numbered from here: augmentation has the numbers of a batch's samples
+FIRST = (
+    1 << 31
+)  # the number of the first layer; augmentation uses small numbers for the samples of a batch
 
 
 class Dropout(nn.Module):
-    """Zeroes each element (or channel) with probability `p` while training, scales the rest.
+    """Zeroes each element or channel with probability `p` in training, and scales the rest.
 
-    The i-th is kept iff `uniform(mix(word, FIRST + layer), i) >= p`. Used twice in one forward pass, a layer
-    draws the same mask twice: give each place its own.
+    The i-th one is kept if `uniform(mix(word, FIRST + layer), i) >= p`. A layer that is called twice in
+    one forward pass draws the same mask twice, so give each place its own layer.
     """
 
     word: Tensor  # (), int64
@@ -53,7 +55,7 @@ class Dropout(nn.Module):
 
 
 def key_dropout(module: nn.Module) -> nn.Module:
-    """The module with every torch dropout that has a keyed form replaced by it, in place.
+    """Replace every torch dropout that has a keyed form, in place; returns the module.
 
     Layers are numbered in the order of `named_modules`, after those that are keyed already.
     """
@@ -70,4 +72,6 @@ def key_dropout(module: nn.Module) -> nn.Module:
 
 def words(module: nn.Module) -> list[str]:
     """The dotted names of the `word` buffers of all keyed dropouts."""
-    return [f"{path}.word".lstrip(".") for path, m in module.named_modules() if isinstance(m, Dropout)]
+    return [
+        f"{path}.word".lstrip(".") for path, m in module.named_modules() if isinstance(m, Dropout)
+    ]

@@ -1,4 +1,4 @@
-"""Trained models for other programs: a state_dict, safetensors, TorchScript or ONNX, by the suffix."""
+"""Exports trained models for other programs: a state_dict, safetensors, TorchScript or ONNX."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedskip.errors import InputError, first_line, require
 from fedskip.files import refuse_existing, write_bytes
-from fedskip.input.errors import InputError, require, said
-from fedskip.models.making import make
+from fedskip.models.construction import initial_model
 from fedskip.models.weights import INPUT, load, names_own, packed, read_state
 
-LARGEST = 1 << 28  # numbers of a sample; more is no sample
-BATCHES = (2, 1, 5)  # tried with what was made; the first is shown to torch
-FAR = 1e-3  # how far outputs may be apart: other kernels, another order of sums
+LARGEST = 1 << 28  # a sample has at most so many numbers
+BATCHES = (2, 1, 5)  # batch sizes that an export is tried with; torch traces the first
+TOLERANCE = 1e-3  # between outputs: other kernels sum in another order
 
 
 def export(
@@ -34,18 +34,23 @@ def export(
     inputs: Tensor | None = None,
     force: bool = False,
 ) -> Path:
-    """Write a trained model for other programs; the suffix of `out` says what it becomes.
+    """Write a trained model for other programs, in the format of the suffix of `out`.
 
-    `.pt`, `.pth` and `.safetensors` hold a `state_dict`, `.ts` and `.torchscript` TorchScript, `.onnx` ONNX
-    (`pip install "fedskip[onnx]"`). The last two compute: they take a batch of any size.
+    `.pt`, `.pth` and `.safetensors` hold a `state_dict`. `.ts` and `.torchscript` (TorchScript) and
+    `.onnx` (ONNX, `pip install "fedskip[onnx]"`) compute outputs of a batch of any size.
 
     Args:
         model: a file in OUT/models.
         out: the file to write.
-        module: what the weights are of, where the study had an nn.Module of your own; or what makes it, as
+        module: needed if the study trained your own nn.Module: the module, or its class as
             `MODULE:CLASS`.
-        inputs: a batch as the model takes it, where the file does not say what that is.
-        force: also over a file that is there.
+        inputs: a batch for the model, if the file does not describe its inputs.
+        force: overwrite an existing file.
+
+    Returns:
+        The path of the file.
+
+    >>> export("m.safetensors", "m.onnx")  # doctest: +SKIP
     """
     path, to = Path(model), Path(out)
     write = KINDS.get(to.suffix)
@@ -60,7 +65,7 @@ def export(
 
 @dataclass(frozen=True)
 class Trained:
-    """A file of weights, and what is known of their model."""
+    """A file of weights, and what is known about their model."""
 
     path: Path
     weights: Mapping[str, Tensor]
@@ -69,23 +74,26 @@ class Trained:
     inputs: Tensor | None
 
     def module(self) -> nn.Module:
-        """The trained model. A header may name any code: only what the caller names is imported."""
+        """The trained model. Only code that the caller names is imported, never what a header names."""
         if not isinstance(self.given, str):
             return load(self.path, self.given)
         written, sample = self.about.get("model"), self._sample()
-        sizes = {"classes": self.about.get("classes"), "inputs": None if sample is None else sample.numel()}
+        sizes = {
+            "classes": self.about.get("classes"),
+            "inputs": None if sample is None else sample.numel(),
+        }
         model = {**(written if isinstance(written, dict) else {}), "name": self.given}
-        known = {name: size for name, size in sizes.items() if type(size) is int}
-        return load(self.path, make(model, known, None, 0, "load"))
+        known_sizes = {name: size for name, size in sizes.items() if type(size) is int}
+        return load(self.path, initial_model(model, known_sizes, None, 0, "load"))
 
     def state(self) -> Mapping[str, Tensor]:
-        """With BatchNorm's counters, which a study leaves out, where the module is known."""
+        """The state_dict; if the module is known, with BatchNorm's counters, which a study leaves out."""
         if self.given is None and (not self.about.get("model") or names_own(self.about)):
             return self.weights
         return self.module().state_dict()
 
     def batches(self, module: nn.Module) -> list[Tensor]:
-        """Batches of several sizes, like those that the model was trained on."""
+        """Batches of several sizes, to try an export with."""
         sample = self._sample() if self.inputs is None else self.inputs
         if sample is None:
             fix = "give a batch, in Python: fedskip.export(MODEL, OUT, inputs=torch.zeros(1, ...))"
@@ -96,25 +104,25 @@ class Trained:
         try:
             with torch.no_grad():
                 module(batches[0])
-        except Exception as error:  # whatever a user's module does
-            rule = f"does not take samples of the shape {tuple(sample.shape[1:])} ({said(error)})"
+        except Exception as error:  # a user's module may raise anything
+            rule = f"does not take samples of the shape {tuple(sample.shape[1:])} ({first_line(error)})"
             raise InputError("model", rule, type(module).__name__) from error
         return batches
 
     def _sample(self) -> Tensor | None:
-        """A batch of one sample as the file describes it; None if it does not."""
-        found = self.about.get(INPUT)
-        if found is None:
+        """A batch of one sample as the file describes it, or None."""
+        described = self.about.get(INPUT)
+        if described is None:
             return None
-        shape: Any = found.get("shape") if isinstance(found, dict) else None
-        kind = found.get("dtype") if isinstance(found, dict) else None
+        shape: Any = described.get("shape") if isinstance(described, dict) else None
+        kind = described.get("dtype") if isinstance(described, dict) else None
         dtype = getattr(torch, str(kind), None)
         sized = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
         if not sized or math.prod(shape) > LARGEST or not isinstance(dtype, torch.dtype):
-            rule = f"have a header with inputs that cannot be: {found!r:.60}"
+            rule = f"have a header with inputs that cannot be: {described!r:.60}"
             raise InputError("weights", rule, str(self.path))
         if not dtype.is_floating_point:
-            return torch.zeros(1, *shape, dtype=dtype)  # an id that every model knows
+            return torch.zeros(1, *shape, dtype=dtype)  # every model knows the id 0
         return torch.randn(1, *shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
@@ -125,43 +133,43 @@ def _state_dict(trained: Trained) -> bytes:
 
 
 def _safetensors(trained: Trained) -> bytes:
-    """Tensors that share memory are written out, each under its own name."""
+    """Tensors that share memory are written once for each name."""
     return packed({name: tensor.clone() for name, tensor in trained.state().items()}, trained.about)
 
 
 def _torchscript(trained: Trained) -> bytes:
-    """Scripted, which keeps every branch; or else traced, where there are none."""
+    """A scripted module, which keeps every branch; if that fails, a traced one without branches."""
     module = trained.module()
     batches = trained.batches(module)
     why = ""
-    for way in (torch.jit.script, lambda module: _traced(module, batches[0])):
+    for convert in (torch.jit.script, lambda module: _traced(module, batches[0])):
         try:
             with _quiet():
-                made = way(module)
-                _refuse_other(made, module, batches)
+                converted = convert(module)
+                _check_outputs(converted, module, batches)
                 content = io.BytesIO()
-                torch.jit.save(made, content)
+                torch.jit.save(converted, content)
             return content.getvalue()
-        except Exception as error:  # whatever torch says of a user's module
-            why = said(error)
+        except Exception as error:  # torch may raise anything on a user's module
+            why = first_line(error)
     fix = "write .onnx or .pt instead"
     raise InputError("model", f"cannot be made TorchScript ({why})", type(module).__name__, fix)
 
 
 def _traced(module: nn.Module, inputs: Tensor) -> Any:
-    """The operations of one pass; refuses a module that may take another way with other samples."""
-    with warnings.catch_warnings(record=True) as told:
+    """The operations of one pass. Refuses a module whose operations depend on its inputs."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        made = torch.jit.trace(module, inputs)
-    if any("to a Python" in str(warning.message) for warning in told):
-        raise ValueError("its way depends on the values or the shape of a tensor")
-    return made
+        traced = torch.jit.trace(module, inputs)
+    if any("to a Python" in str(warning.message) for warning in caught):
+        raise ValueError("its operations depend on the values or the shape of a tensor")
+    return traced
 
 
-def _refuse_other(made: Any, module: nn.Module, batches: list[Tensor]) -> None:
+def _check_outputs(converted: Any, module: nn.Module, batches: list[Tensor]) -> None:
     for batch in batches:
         with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            if not torch.allclose(made(batch), module(batch), FAR, FAR):
+            if not torch.allclose(converted(batch), module(batch), TOLERANCE, TOLERANCE):
                 raise ValueError("it gives other outputs than the model")
 
 
@@ -174,26 +182,28 @@ def _onnx(trained: Trained) -> bytes:
         raise InputError("OUT", f"cannot be ONNX: {error.name} is not installed", fix=fix) from None
     module = trained.module()
     first, *_ = trained.batches(module)
-    how: dict[str, Any] = {"dynamic_shapes": ({0: torch.export.Dim("batch")},), "verbose": False}
+    shapes: Any = ({0: torch.export.Dim("batch")},)
     try:
         with _quiet():
-            made: Any = torch.onnx.export(
-                module, (first,), dynamo=True, input_names=["input"], output_names=["output"], **how
-            )
-            content = made.model_proto
+            program: Any = torch.onnx.export(
+                module, (first,), dynamo=True, input_names=["input"], output_names=["output"],
+                dynamic_shapes=shapes, verbose=False,
+            )  # fmt: skip
+            content = program.model_proto
         [size, *_] = content.graph.input[0].type.tensor_type.shape.dim
         if not size.dim_param:
             raise ValueError(f"it would take batches of {size.dim_value} samples only")
         return bytes(content.SerializeToString())
-    except Exception as error:  # whatever torch says of a user's module
-        why = said(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+    except Exception as error:  # torch may raise anything on a user's module
+        why = first_line(error.__cause__ if isinstance(error.__cause__, Exception) else error)
         fix = "let it take a batch of any size, or write .ts or .pt instead"
-        raise InputError("model", f"cannot be made ONNX ({why})", type(module).__name__, fix) from error
+        rule = f"cannot be made ONNX ({why})"
+        raise InputError("model", rule, type(module).__name__, fix) from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What torch says of its own future, and of packages that nobody asked for, is not for users."""
+    """Hide torch's warnings about its own future and about packages that are not needed."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The next-character LSTM of SHAKESPEARE, and its unrolled form for the stacked engine.
+"""The next-character LSTM for SHAKESPEARE, and the unrolled form of it that can be stacked.
 
 References:
     Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020 (two layers of 100 units).
@@ -13,16 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedskip.input.errors import InputError
-from fedskip.models.vmapped import models_first
+from fedskip.errors import InputError
+from fedskip.kernels.vmapped import models_first
 
-WIDEST = 128  # units up to which the weights of `recurrence.cu` fit the registers of a block
+WIDEST = 128  # up to so many units, the weights fit the registers of a block of `recurrence.cu`
 
 
 class CharLSTM(nn.Module):
-    """Embedding 80×8, two LSTM layers of 100 units, last step, dense 80; 133,520 parameters.
+    """Embedding 80×8, two LSTM layers of 100 units, the last step, dense 80; 133,520 parameters.
 
-    `forget_bias` is added to the forget gates' initial biases (1 is TensorFlow's habit, 0 is torch's).
+    `forget_bias` is added to the initial biases of the forget gates: 1 in TensorFlow, 0 in torch.
     """
 
     def __init__(
@@ -55,23 +55,25 @@ class CharLSTM(nn.Module):
         """Raise an `InputError` for tokens that have no embedding."""
         if not isinstance(tokens, Tensor) or not len(tokens):
             return
-        known = len(self.embedding.get_parameter("weight"))
+        vocabulary = len(self.embedding.get_parameter("weight"))
         least, most = int(tokens.min()), int(tokens.max())
-        if least < 0 or most >= known:
-            rule = f"must have tokens from 0 to {known - 1}"
-            fix = f"set model.vocabulary={most + 1}" if least >= 0 else "number the tokens from 0 on"
+        if least < 0 or most >= vocabulary:
+            rule = f"must have tokens from 0 to {vocabulary - 1}"
+            fix = (
+                f"set model.vocabulary={most + 1}" if least >= 0 else "number the tokens from 0 on"
+            )
             raise InputError("data.x", rule, most if least >= 0 else least, fix)
 
     def stackable(self) -> CharLSTM:
-        """A copy that computes the same, but whose parameters may be batched by `vmap`."""
-        twin = deepcopy(self)
-        twin.lstm = StackableLSTM(twin.lstm)
-        twin.embedding = Lookup(twin.embedding)
-        return twin
+        """A copy that computes the same, and whose parameters `vmap` can batch."""
+        form = deepcopy(self)
+        form.lstm = StackableLSTM(form.lstm)
+        form.embedding = Lookup(form.embedding)
+        return form
 
 
 class Embedded(NamedTuple):
-    """The vectors of tokens: a product with 0 and 1, whose gradient is a product too and repeats its bits."""
+    """The vectors of tokens, as a product with one-hot rows: its gradient is a product, too, so bits repeat."""
 
     tokens: Tensor  # (B, T)
     weight: Tensor  # (V, I)
@@ -82,7 +84,7 @@ class Embedded(NamedTuple):
 
 
 class Lookup(nn.Module):
-    """An `nn.Embedding` that leaves it to the next layer how its vectors are found."""
+    """An `nn.Embedding` that leaves it to the next layer to look its vectors up."""
 
     def __init__(self, embedding: nn.Module) -> None:
         super().__init__()
@@ -93,14 +95,14 @@ class Lookup(nn.Module):
 
 
 class StackableLSTM(nn.Module):
-    """An `nn.LSTM` (batch first) whose parameters `vmap` can batch, which those of `nn.LSTM` cannot.
+    """An `nn.LSTM` (batch first) whose parameters `vmap` can batch.
 
-    It holds the parameters of the `lstm` it is given, under the same names and in the same order.
-    With `kernels` those of `recurrence.py` take all steps in one launch, where products are tf32's.
+    It shares the parameters of the given `lstm`, under the same names and in the same order. With
+    `kernels`, those of `recurrence.py` compute all steps in one launch, where products are in tf32.
     """
 
     kernels = False
-    precisions = ("tf32",)  # in which the kernels can be used
+    precisions = ("tf32",)  # that the kernels are for
 
     def __init__(self, lstm: nn.Module) -> None:
         super().__init__()
@@ -120,27 +122,28 @@ class StackableLSTM(nn.Module):
         return x[:, 1:] if at_once else x, None
 
     def wants_kernels(self) -> bool:
+        """Whether the layers are small enough for the kernels."""
         return self.get_parameter("weight_hh_l0").shape[1] <= WIDEST
 
     def try_kernels(self, device: torch.device, precision: str) -> bool:
-        """Whether they run here and give what single steps do, with as many tiles as need the most room.
+        """Whether the kernels run here and give what single steps do.
 
-        There is one precision that they are for.
+        It tries the number of tiles that needs the most memory. All kernels have one precision.
         """
-        from fedskip.models.recurrence import by_gate, recurrence, recurrence_gradient
+        from fedskip.kernels.recurrence import by_gate, recurrence, recurrence_gradient
 
         w = self.get_parameter("weight_hh_l0").detach().to(device, torch.float32)[None]
         b, gates = torch.zeros_like(w[:, :, 0]), torch.ones(1, 1, 3, w.shape[1], device=device)
         h, *kept = recurrence(gates, b, w, None, 2)
         tokens = torch.zeros(1, 1, 2, dtype=torch.int32, device=device)
         looked_up, *_ = recurrence(gates[:, 0, :1], b, w, tokens, 2)
-        found = recurrence_gradient(h, w, *kept)[0][:, 0, 1:]
-        expected, *saved = forward_steps(gates[:, :, 1:], w)
-        d_gates = backward_steps(expected, w, expected, *saved)[0]
+        gradient = recurrence_gradient(h, w, *kept)[0][:, 0, 1:]
+        h_steps, *saved = forward_steps(gates[:, :, 1:], w)
+        d_gates = backward_steps(h_steps, w, h_steps, *saved)[0]
         pairs = [
-            (h[:, :, 1:], expected),
+            (h[:, :, 1:], h_steps),
             (looked_up, h),
-            (by_gate(found.transpose(1, 2)), d_gates[:, 0].transpose(1, 2)),
+            (by_gate(gradient.transpose(1, 2)), d_gates[:, 0].transpose(1, 2)),
         ]
         return all(torch.allclose(one, other, rtol=0.01, atol=0.001) for one, other in pairs)
 
@@ -154,8 +157,8 @@ def unrolled(x: Embedded | Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor) -> Ten
 
 
 def fused(x: Embedded | Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor) -> Tensor:
-    """h of a layer, all steps in one launch; x and h have a slot before the first step, tokens have none."""
-    from fedskip.models.recurrence import Fused
+    """h of a layer, all steps in one launch; x and h have a place before the first step, tokens do not."""
+    from fedskip.kernels.recurrence import Fused
 
     inputs, tokens = (x.weight, x.tokens) if isinstance(x, Embedded) else (x, None)
     h: Tensor = Fused.apply(inputs, w_ih, w_hh, b, tokens)[0]
@@ -163,16 +166,21 @@ def fused(x: Embedded | Tensor, w_ih: Tensor, w_hh: Tensor, b: Tensor) -> Tensor
 
 
 def in_tf32(x: Tensor) -> bool:
-    """Whether products with x are rounded to tf32."""
+    """Whether products with x are computed in tf32."""
     autocast = torch.is_autocast_enabled(x.device.type)
-    return x.is_cuda and x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 and not autocast
+    return (
+        x.is_cuda
+        and x.dtype == torch.float32
+        and torch.backends.cuda.matmul.allow_tf32
+        and not autocast
+    )
 
 
 class Recurrence(torch.autograd.Function):
     """h (B, T, H) from the input's part of the gates (B, T, 4H) and w_hh (4H, H), for one model or for n.
 
-    Under `vmap` all models take each step in one batched product. For the gradient, c and the gates after
-    their activations are given, too, step by step.
+    Under `vmap` each step is one batched product for all models. The other outputs, c of each step and
+    its gates after their activations, are for the gradient.
     """
 
     @staticmethod
@@ -190,8 +198,8 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
-        found = forward_steps(*models_first(info, in_dims, tensors))
-        return found, (0,) * len(found)
+        results = forward_steps(*models_first(info, in_dims, tensors))
+        return results, (0,) * len(results)
 
 
 class RecurrenceGradient(torch.autograd.Function):
@@ -228,13 +236,13 @@ def backward_steps(dh: Tensor, w: Tensor, h: Tensor, *saved: Tensor) -> tuple[Te
     """The gradients with respect to the gates (n, B, T, 4H) and w (n, 4H, H)."""
     steps = len(saved) // 2
     cs, actives = (torch.zeros_like(saved[0]), *saved[:steps]), saved[steps:]
-    d, dc, found = dh[:, :, -1], cs[0], []
+    d, dc, d_steps = dh[:, :, -1], cs[0], []
     for t in reversed(range(steps)):
         d_gate, dc = cell_gradient(d, dc, cs[t], cs[t + 1], actives[t])
-        found.append(d_gate)
+        d_steps.append(d_gate)
         if t:
             d = torch.baddbmm(dh[:, :, t - 1], d_gate, w)
-    d_gates = torch.stack(found[::-1], 2)
+    d_gates = torch.stack(d_steps[::-1], 2)
     h_before = F.pad(h[:, :, :-1], (0, 0, 1, 0))
     return d_gates, torch.bmm(d_gates.flatten(1, 2).transpose(1, 2), h_before.flatten(1, 2))
 
@@ -243,22 +251,29 @@ def cell(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """One step from the two parts of its gates (n, B, 4H): h, c and the gates after their activations."""
     if a.is_cuda:  # one kernel
         flat = (t.flatten(0, 1) for t in (a, b, c))
-        found = torch.ops.aten._thnn_fused_lstm_cell(*flat, None, None)
-        return found[0].view_as(c), found[1].view_as(c), found[2].view_as(a)
+        fused = torch.ops.aten._thnn_fused_lstm_cell(*flat, None, None)
+        return fused[0].view_as(c), fused[1].view_as(c), fused[2].view_as(a)
     i, f, g, o = (a + b).chunk(4, -1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     c = f * c + i * g
     return o * c.tanh(), c, torch.cat([i, f, g, o], -1)
 
 
-def cell_gradient(dh: Tensor, dc: Tensor, before: Tensor, c: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+def cell_gradient(
+    dh: Tensor, dc: Tensor, before: Tensor, c: Tensor, active: Tensor
+) -> tuple[Tensor, Tensor]:
     """The gradients with respect to the gates before their activations, and to c before the step."""
     if c.is_cuda:
         flat = (t.flatten(0, 1) for t in (dh, dc, before, c, active))
-        found = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(*flat, False)
-        return found[0].view_as(active), found[1].view_as(c)
+        fused = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(*flat, False)
+        return fused[0].view_as(active), fused[1].view_as(c)
     i, f, g, o = active.chunk(4, -1)
     tanh = c.tanh()
     dc = dc + dh * o * (1 - tanh * tanh)
-    parts = (dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * tanh * o * (1 - o))
+    parts = (
+        dc * g * i * (1 - i),
+        dc * before * f * (1 - f),
+        dc * i * (1 - g * g),
+        dh * tanh * o * (1 - o),
+    )
     return torch.cat(parts, -1), dc * f

@@ -1,7 +1,8 @@
-"""How good outputs are, as a number to be read: metrics by name, one's own, and what is known of each.
+"""Metrics by name: how good a model's outputs are, as a number to be read.
 
-Most are means over samples, so that any batch can be scored alone. A `whole` one looks at all outputs of a
-model at once. `scikit-learn` computes those that need care where a class is missing; it is an extra.
+Most metrics are means over samples, so that any batch can be scored alone. A `whole` metric looks at
+all outputs of a model at once. Those that need care where a class is missing are computed by
+scikit-learn, which is an extra.
 """
 
 import math
@@ -17,26 +18,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.input.errors import InputError, require, said, unknown
-from fedskip.input.named import is_own, load
-from fedskip.models.measures import accuracy, cross_entropy, label_accuracy, per_sample, squared_error
+from fedskip.errors import InputError, first_line, require, unknown
+from fedskip.models.losses import cross_entropy, mean_of_each, per_sample, squared_error
+from fedskip.parsing.user_code import is_own, load
 
-COLUMN = "x_"  # before the name of a further metric, as tables have it
-_TAKEN = ("broadcast_accuracy", "set_aside", "epsilon")  # columns that there are already
+COLUMN = "x_"  # tables put this before the name of a further metric
+_TAKEN = ("broadcast_accuracy", "set_aside", "epsilon")  # x_ columns that exist already
 _MARK = "_fedskip_metric"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What is computed, and how it is read."""
+    """What is computed, and how the number is read."""
 
     name: str
-    function: Callable[[Tensor, Tensor], Any]  # one number per sample, or one of all if it is `whole`
-    whole: bool = False  # the function wants all outputs and targets of the test set, on the CPU
-    after: Callable[[float], float] | None = None  # what is done to the mean over the samples
+    # gives one number per sample, or one for all samples if `whole`
+    function: Callable[[Tensor, Tensor], Any]
+    whole: bool = False  # the function gets all outputs and targets of the test set, on the CPU
+    after: Callable[[float], float] | None = None  # applied to the mean over the samples
     higher_is_better: bool = True
     percent: bool = False  # a share from 0 to 1, shown in per cent
-    of: tuple[str, ...] = ()  # what it can compare: keys of `KINDS`; nothing: whatever the function takes
+    of: tuple[str, ...] = ()  # kinds of targets that it takes, keys of `KINDS`; empty: any
     needs: str = ""  # the package that computes it
 
     def __call__(self, output: Tensor, target: Tensor) -> Any:
@@ -44,16 +46,16 @@ class Metric:
 
     @property
     def column(self) -> str:
-        """Its column, where it is not the first of a setting."""
+        """The column of this metric where it is not the headline of a setting."""
         return COLUMN + self.name
 
     def of_each(self, output: Tensor, target: Tensor) -> Tensor:
-        """The number of each sample."""
+        """One number per sample, (B,)."""
         with self._failing(len(target)):
             return per_sample(self.function(output, target), len(target), "metric")
 
     def of_all(self, output: Tensor, target: Tensor) -> float:
-        """The number that a `whole` metric gives; NaN where it is undefined."""
+        """The one number of a `whole` metric; NaN where it is undefined."""
         with self._failing(len(target)):
             return number(self.function(output, target), self.name)
 
@@ -63,40 +65,52 @@ class Metric:
             yield
         except (InputError, MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # whatever a user's function may raise
-            raise MetricFailed(self.name, samples, f"{type(error).__name__}: {said(error)}") from error
+        except Exception as error:  # a user's function may raise anything
+            message = f"{type(error).__name__}: {first_line(error)}"
+            raise MetricFailed(self.name, samples, message) from error
 
 
 class MetricFailed(Exception):
-    """A metric has raised an error: it has no number for a model that there is."""
+    """A metric raised an error: there is a model, but no number for it."""
 
     def __init__(self, name: str, samples: int, says: str) -> None:
         super().__init__(f"metric {name} fails on {samples:,} samples: {says}")
         self.name, self.samples, self.says = name, samples, says
 
 
-def number(found: Any, name: str) -> float:
-    """What a whole metric has given, if it is one number; NaN for one that is not finite."""
-    single = isinstance(found, Tensor | np.ndarray) and math.prod(found.shape) == 1
-    if not single and not isinstance(found, Real):
-        shape = getattr(found, "shape", None)
+def number(result: Any, name: str) -> float:
+    """The result of a whole metric as a float; NaN if it is not finite."""
+    is_array = isinstance(result, Tensor | np.ndarray)
+    if not (is_array and math.prod(result.shape) == 1) and not isinstance(result, Real):
+        shape = getattr(result, "shape", None)
         fix = "leave out whole=True if it gives one number per sample"
-        given = type(found).__name__ if shape is None else f"the shape {tuple(shape)}"
+        given = type(result).__name__ if shape is None else f"the shape {tuple(shape)}"
         raise InputError(f"metric {name}", "must give one number for all samples", given, fix)
-    value = float(found.item() if isinstance(found, Tensor | np.ndarray) else found)
+    value = float(result.item() if is_array else result)
     return value if math.isfinite(value) else math.nan
 
 
-# --- over samples, and what becomes of their mean -------------------------------------------------------
+# --- means over samples ---------------------------------------------------------------------------
+
+
+def accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """1 where the highest score is that of the right class; of equal scores the first counts."""
+    # max: argmax is several times slower on a CPU
+    return (output.max(1).indices == target).to(output.dtype)
+
+
+def label_accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """The share of right labels of each sample, for multi-label tasks."""
+    return mean_of_each(((output > 0) == (target.reshape(output.shape) > 0)).to(output.dtype))
 
 
 def absolute_error(output: Tensor, target: Tensor) -> Tensor:
-    """The distance, averaged over the outputs of a sample."""
-    return (output - target.reshape(output.shape)).abs().reshape(len(output), -1).mean(1)
+    """The absolute error, averaged over the outputs of a sample."""
+    return mean_of_each((output - target.reshape(output.shape)).abs())
 
 
 def minus_squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """For regression: higher is better."""
+    """Minus the squared error: for regression, higher is better."""
     return -squared_error(output, target)
 
 
@@ -105,72 +119,76 @@ def _exp(mean: float) -> float:
 
 
 def _root(mean: float) -> float:
-    return math.sqrt(max(mean, 0.0)) if mean == mean else mean
+    return math.sqrt(max(mean, 0.0)) if mean == mean else mean  # NaN stays NaN
 
 
-# --- over the whole test set ----------------------------------------------------------------------------
+# --- of the whole test set ------------------------------------------------------------------------
 
 
 def r2(output: Tensor, target: Tensor) -> float:
     """1 - Σ(y - ŷ)² / Σ(y - ȳ)², averaged over the outputs; undefined where targets do not vary."""
     output = output.double().reshape(len(output), -1)
     target = target.double().reshape(output.shape)
-    wrong, spread = (target - output).square().sum(0), (target - target.mean(0)).square().sum(0)
-    return float((1 - wrong / spread).mean())  # NaN or minus infinity for 0 / 0 and 1 / 0
+    residual, spread = (target - output).square().sum(0), (target - target.mean(0)).square().sum(0)
+    return float((1 - residual / spread).mean())  # NaN for 0 / 0, minus infinity for 1 / 0
 
 
 def macro_f1(output: Tensor, target: Tensor) -> float:
-    """The mean F1 of the classes that occur or are given, or of the labels."""
+    """The mean F1 over the classes that occur or are predicted, or over the labels."""
     from sklearn.metrics import f1_score
 
-    truth, given = _decided(output, target)
-    return float(f1_score(truth, given, average="macro", zero_division=0.0))
+    truth, predicted = _predictions(output, target)
+    return float(f1_score(truth, predicted, average="macro", zero_division=0.0))
 
 
 def balanced_accuracy(output: Tensor, target: Tensor) -> float:
-    """The mean share of right answers of the classes that occur."""
+    """The mean, over the classes that occur, of the share of right answers."""
     from sklearn.metrics import balanced_accuracy_score
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of classes that are given and do not occur
-        return float(balanced_accuracy_score(*_decided(output, target)))
+        warnings.simplefilter("ignore")  # about classes that are predicted and do not occur
+        return float(balanced_accuracy_score(*_predictions(output, target)))
 
 
 def auroc(output: Tensor, target: Tensor) -> float:
-    """The area under the ROC curve; of several classes or labels the mean of each against the rest.
+    """The area under the ROC curve; for several classes or labels, the mean of each against the rest.
 
-    Undefined where one of them does not occur.
+    It is undefined where one of them does not occur.
     """
     from sklearn.metrics import roc_auc_score
 
     if not bool(output.isfinite().all()):
         return math.nan
-    score, truth, how = output.double(), target.numpy(), dict[str, Any]()
+    score, truth, options = output.double(), target.numpy(), dict[str, Any]()
     if is_classes(output, target):
         score = score.softmax(1)
         if score.shape[1] == 2:
             score = score[:, 1]
         else:
-            how = {"multi_class": "ovr", "labels": range(score.shape[1])}
+            options = {"multi_class": "ovr", "labels": range(score.shape[1])}
     else:
         score = score.reshape(len(score), -1)
         truth = truth.reshape(score.shape) > 0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where it is undefined it gives NaN, too
-        return float(roc_auc_score(truth, score.numpy(), average="macro", **how))
+        warnings.simplefilter("ignore")  # where it is undefined, it also gives NaN
+        return float(roc_auc_score(truth, score.numpy(), average="macro", **options))
 
 
-def _decided(output: Tensor, target: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """What is true and what the outputs say: classes, or labels."""
+def _predictions(output: Tensor, target: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """The true and the predicted classes or labels."""
     if is_classes(output, target):
         return target.numpy(), output.max(1).indices.numpy()
     output = output.reshape(len(output), -1)
     return (target.reshape(output.shape) > 0).numpy(), (output > 0).numpy()
 
 
+# --- kinds of targets -----------------------------------------------------------------------------
+
+
 def is_classes(output: Tensor, target: Tensor) -> bool:
-    """Whether outputs are scores of classes, and targets their numbers."""
-    return not target.is_floating_point() and target.dim() == 1 and output.dim() == 2 and output.shape[1] > 1
+    """Whether outputs are class scores (B, C) and targets are class numbers (B,)."""
+    scores = output.dim() == 2 and output.shape[1] > 1
+    return scores and target.dim() == 1 and not target.is_floating_point()
 
 
 def _is_numbers(output: Tensor, target: Tensor) -> bool:
@@ -181,30 +199,32 @@ def _is_labels(output: Tensor, target: Tensor) -> bool:
     return _is_numbers(output, target) and bool(((target == 0) | (target == 1)).all())
 
 
-KINDS: dict[str, tuple[Callable[[Tensor, Tensor], bool], str]] = {  # how to know it, and in words
+# kind -> (whether outputs and targets are of it, how messages call it)
+KINDS: dict[str, tuple[Callable[[Tensor, Tensor], bool], str]] = {
     "classes": (is_classes, "the scores of classes"),
     "labels": (_is_labels, "labels that are 0 or 1"),
     "numbers": (_is_numbers, "numbers with numbers"),
 }
-_one = partial(Metric, of=("classes",), percent=True)
-_other = partial(Metric, of=("numbers",), higher_is_better=False)
+_share = partial(Metric, of=("classes",), percent=True)
+_whole_share = partial(_share, whole=True, needs="scikit-learn")
+_error = partial(Metric, of=("numbers",), higher_is_better=False)
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        _one("accuracy", accuracy),
+        _share("accuracy", accuracy),
         Metric("label_accuracy", label_accuracy, percent=True),
         Metric("minus_squared_error", minus_squared_error),
-        _one("balanced_accuracy", balanced_accuracy, whole=True, needs="scikit-learn"),
-        _one("macro_f1", macro_f1, whole=True, needs="scikit-learn", of=("classes", "labels")),
-        _one("auroc", auroc, whole=True, needs="scikit-learn", of=("classes", "labels")),
-        _other("perplexity", cross_entropy, after=_exp, of=("classes",)),
-        _other("mae", absolute_error),
-        _other("rmse", squared_error, after=_root),
-        _other("r2", r2, whole=True, higher_is_better=True),
+        _whole_share("balanced_accuracy", balanced_accuracy),
+        _whole_share("macro_f1", macro_f1, of=("classes", "labels")),
+        _whole_share("auroc", auroc, of=("classes", "labels")),
+        _error("perplexity", cross_entropy, after=_exp, of=("classes",)),
+        _error("mae", absolute_error),
+        _error("rmse", squared_error, after=_root),
+        Metric("r2", r2, whole=True, of=("numbers",)),
     )
 }
 
-# --- one's own ------------------------------------------------------------------------------------------
+# --- your own metrics -----------------------------------------------------------------------------
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -212,13 +232,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def metric(
     *, whole: bool = False, higher_is_better: bool = True, percent: bool = False
 ) -> Callable[[Function], Function]:
-    """Say of a metric of your own how it is computed and read; without this, all is as by default.
+    """Mark your own metric with how it is computed and read.
+
+    A function without this mark gives one number per sample, and higher is better.
 
     Args:
-        whole: it gets all outputs and targets of the test set, on the CPU, and gives one number; else it
-            gives one number per sample.
-        higher_is_better: or lower.
-        percent: it is a share from 0 to 1, which tables show in per cent.
+        whole: the function gets all outputs and targets of the test set, on the CPU, and gives one
+            number.
+        higher_is_better: False for errors.
+        percent: the metric is a share from 0 to 1, which tables show in per cent.
+
+    >>> @metric(higher_is_better=False)
+    ... def largest_error(output, target):
+    ...     return (output - target).abs().amax(1)
     """
 
     def mark(function: Function) -> Function:
@@ -232,61 +258,63 @@ def metric(
 
 
 def metrics(chosen: Any) -> tuple[Metric, ...]:
-    """The metrics of a setting, by name, as `MODULE:FUNCTION`, or functions; the first is its headline."""
-    found = tuple(map(_metric, chosen if isinstance(chosen, tuple) else (chosen,)))
-    names = [one.name for one in found]
-    for one in found[1:]:
-        rule = "must have names of their own, which become columns"
-        require("metric", names.count(one.name) == 1 and one.name not in _TAKEN, rule, one.name)
+    """The metrics of a setting; the first is its headline.
+
+    Args:
+        chosen: one metric or a tuple of them: a name in `METRICS`, `MODULE:FUNCTION`, a function, or
+            an object of torchmetrics.
+    """
+    selected = tuple(map(_metric, chosen if isinstance(chosen, tuple) else (chosen,)))
+    names = [each.name for each in selected]
+    for name in names[1:]:
+        unique = names.count(name) == 1 and name not in _TAKEN
+        require("metric", unique, "must have different names, which become columns", name)
         fix = "write def NAME(output, target), not a lambda"
-        require("metric", one.name.isidentifier(), "must have a name, which becomes a column", one.name, fix)
-    return found
+        rule = "must have a name, which becomes a column"
+        require("metric", name.isidentifier(), rule, name, fix)
+    return selected
 
 
 def _metric(chosen: str | Callable[..., Any]) -> Metric:
     if isinstance(chosen, Metric):
         return chosen
     if not isinstance(chosen, str):
-        return _own(chosen, _called(chosen))
+        return _own_metric(chosen, str(getattr(chosen, "__name__", type(chosen).__name__)))
     if is_own(chosen):
-        found = load(chosen, "metric")
-        ok = callable(found) and not isinstance(found, type)
-        fix = "write one that gives a number per sample, or one of all with @fedskip.metric(whole=True)"
-        require(f"metric {chosen}", ok, "must be a function (output, target)", found, fix)
-        return _own(found, chosen.replace(":", ".").rpartition(".")[2])
+        function = load(chosen, "metric")
+        ok = callable(function) and not isinstance(function, type)
+        fix = "write one that gives one number per sample, or one of all with @fedskip.metric(whole=True)"
+        require(f"metric {chosen}", ok, "must be a function (output, target)", function, fix)
+        return _own_metric(function, chosen.replace(":", ".").rpartition(".")[2])
     if "," in chosen:
         fix = f"write a list, [{chosen}]"
         raise InputError("metric", "must be a name or a list of names", chosen, fix)
     if chosen not in METRICS:
         raise unknown("metric", chosen, METRICS)
-    known = METRICS[chosen]
+    bundled = METRICS[chosen]
     try:
-        if known.needs:
+        if bundled.needs:
             import sklearn.metrics  # noqa: F401
     except ImportError as error:
-        fix = f'install it with `pip install "fedskip[metrics]"` (it says: {said(error)})'
-        raise InputError(
-            f"metric {chosen}", f"needs {known.needs}, which is not installed", fix=fix
-        ) from error
-    return known
+        fix = f'install it with `pip install "fedskip[metrics]"` (it says: {first_line(error)})'
+        rule = f"needs {bundled.needs}, which is not installed"
+        raise InputError(f"metric {chosen}", rule, fix=fix) from error
+    return bundled
 
 
-def _own(found: Any, name: str) -> Metric:
-    """One's own: a function, marked or not, or an object of torchmetrics."""
-    if all(callable(getattr(found, part, None)) for part in ("reset", "update", "compute")):
-        better = getattr(found, "higher_is_better", None)
-        return Metric(name, partial(_updated, found), whole=True, higher_is_better=better is not False)
-    return Metric(name, found, **getattr(found, _MARK, {}))
+def _own_metric(function: Any, name: str) -> Metric:
+    """The metric of a user's function, marked or not, or of an object of torchmetrics."""
+    if all(callable(getattr(function, part, None)) for part in ("reset", "update", "compute")):
+        higher = getattr(function, "higher_is_better", None) is not False
+        compute = partial(_torchmetrics_value, function)
+        return Metric(name, compute, whole=True, higher_is_better=higher)
+    return Metric(name, function, **getattr(function, _MARK, {}))
 
 
-def _updated(found: Any, output: Tensor, target: Tensor) -> Any:
-    """What an object that collects, as torchmetrics has them, says of these outputs."""
-    found.reset()
+def _torchmetrics_value(metric: Any, output: Tensor, target: Tensor) -> Any:
+    """The value of an object of torchmetrics for these outputs alone."""
+    metric.reset()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it was never updated, or what is undefined
-        found.update(output, target)
-        return found.compute()
-
-
-def _called(found: Any) -> str:
-    return str(getattr(found, "__name__", type(found).__name__))
+        warnings.simplefilter("ignore")  # that it was never updated, or what is undefined
+        metric.update(output, target)
+        return metric.compute()

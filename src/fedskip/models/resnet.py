@@ -13,9 +13,10 @@ from fedskip.models.cnn import Z, projection
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
-    """A convolution that keeps the image's size (up to its stride), and its BatchNorm."""
+    """A convolution that keeps the size of the image (up to its stride), and a BatchNorm."""
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(outputs)
+        nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False),
+        nn.BatchNorm2d(outputs),
     )
 
 
@@ -43,11 +44,15 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """ResNet-50 by default; 28,246,948 parameters, 23,705,252 without the head.
 
-    Stage s has `blocks[s]` bottlenecks of `width` · 2^s planes; smaller numbers make thin nets.
+    Stage s has `blocks[s]` bottlenecks of `width` · 2^s planes. Smaller numbers give thin nets, for tests.
     """
 
     def __init__(
-        self, classes: int = 100, head: bool = True, width: int = 64, blocks: Sequence[int] = (3, 4, 6, 3)
+        self,
+        classes: int = 100,
+        head: bool = True,
+        width: int = 64,
+        blocks: Sequence[int] = (3, 4, 6, 3),
     ) -> None:
         super().__init__()
         self.stem = nn.Sequential(conv(3, width, 3), nn.ReLU())

@@ -1,8 +1,8 @@
-"""A module as one vector, K modules as the rows of a matrix.
+"""A module as one vector, and K modules as the rows of a matrix.
 
-The vector holds the trainable parameters first, then the frozen ones and the float buffers
-(BatchNorm statistics). Integer counters are not state. `[:trainable]` is what methods bend and
-optimisers move; the rest rides along and is always merged by sample weight.
+The vector holds the trainable parameters, then the frozen ones, then the float buffers (BatchNorm
+statistics). Integer counters are left out. Methods and optimisers change only `[:trainable]`; the rest
+is always merged by sample weight.
 """
 
 from __future__ import annotations
@@ -31,14 +31,20 @@ class Span:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor of a module lives in its vector of `size` numbers."""
+    """Where each tensor of a module lies in its vector of `size` numbers.
+
+    >>> layout = Layout.of(module := nn.Linear(3, 2))
+    >>> layout.pack(module).shape, layout.views(torch.zeros(5, layout.size))["weight"].shape
+    (torch.Size([8]), torch.Size([5, 2, 3]))
+    """
 
     spans: tuple[Span, ...]
-    trainable: int  # D: the vector's first D numbers are trained
+    trainable: int  # D: the first D numbers are trained
     size: int  # P
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
+        """The layout of a module's parameters and float buffers."""
         named = list(module.named_parameters())
         tensors: list[tuple[str, Tensor]] = [(name, p) for name, p in named if p.requires_grad]
         trainable = sum(p.numel() for _, p in tensors)
@@ -56,9 +62,9 @@ class Layout:
         return torch.cat([state[span.name].detach().reshape(-1) for span in self.spans])
 
     def views(self, rows: Tensor, start: int = 0) -> dict[str, Tensor]:
-        """Named views into a vector (P,) or a matrix (K, P); no copies.
+        """Named views into a vector (P,) or a matrix (K, P), without copies.
 
-        `rows` may be a slice that begins at `start`; tensors outside it are left out.
+        `rows` may be a slice of the vector that begins at `start`; tensors outside it are left out.
         """
         lead, width = rows.shape[:-1], rows.shape[-1]
         return {
@@ -75,7 +81,9 @@ class Layout:
             state[name].copy_(view)
 
 
-def on(device: torch.device, numbers: np.ndarray | Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-    """The host's numbers on a device, without waiting for what is under way there."""
+def on(
+    device: torch.device, numbers: np.ndarray | Sequence[int], dtype: torch.dtype | None = None
+) -> Tensor:
+    """Copy numbers from the host to a device, without waiting for work that is running there."""
     tensor = torch.as_tensor(numbers, dtype=dtype)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

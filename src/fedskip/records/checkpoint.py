@@ -1,9 +1,9 @@
-"""The runs of a setting on disk: one file, whole or absent, that names its own contents.
+"""Checkpoints: the state of a setting's runs after a round, in one file that is complete or absent.
 
-A row's bits depend on how many rows are computed with it, so runs that train together are saved and resumed
-together, all at the same round: those of a whole setting, or where its groups go their own ways, those of a
-group. The file's name carries a digest of its bytes; the previous file is kept. It also holds what the runs
-have recorded so far: history.csv may be lost.
+A row's bits depend on how many rows are computed with it. So runs that train together are saved and resumed
+together, all at the same round: the whole setting, or each of its groups where they are at different rounds.
+The file's name holds a digest of its bytes, and the previous file is kept. A checkpoint also holds what its
+runs have recorded so far, as history.csv may be lost.
 """
 
 import json
@@ -19,15 +19,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor, contiguous_format
 
+from fedskip.errors import InputError
 from fedskip.files import digest, write_bytes
-from fedskip.input.errors import InputError
 
 KEEP = 2
 GROUP = "~g"  # before the number of a group
 RECORDED = "recorded"  # among the tensors, all others of which have a run's name before theirs
 
 
-class Held(NamedTuple):
+class Newest(NamedTuple):
     """The newest file of some runs: of a whole setting, or of one of its groups."""
 
     round: int
@@ -44,24 +44,26 @@ def save_checkpoint(
     history: str,
 ) -> Path:
     """Write the state of a setting after a round, and what it has recorded so far."""
-    return keep(folder, setting, round, packed(tensors, notes, history))
+    return write_checkpoint(folder, setting, round, pack(tensors, notes, history))
 
 
-def packed(tensors: dict[str, Tensor], notes: dict[str, Any], history: str) -> bytes:
+def pack(tensors: dict[str, Tensor], notes: dict[str, Any], history: str) -> bytes:
     """The content of a checkpoint."""
     text = torch.frombuffer(bytearray(zlib.compress(history.encode(), 1)), dtype=torch.uint8)
     tensors = {**tensors, RECORDED: text}
-    own = {name: t.detach().cpu().clone(memory_format=contiguous_format) for name, t in tensors.items()}
+    own = {
+        name: t.detach().cpu().clone(memory_format=contiguous_format) for name, t in tensors.items()
+    }
     return save(own, metadata={"notes": json.dumps(notes)})
 
 
-def keep(folder: Path, key: str, round: int, content: bytes) -> Path:
-    """Write a checkpoint of a setting or a group; what it makes needless is removed."""
+def write_checkpoint(folder: Path, key: str, round: int, content: bytes) -> Path:
+    """Write a checkpoint of a setting or a group; files that it replaces are removed."""
     path = folder / f"{key}.{round:06d}.{digest(content)}.safetensors"
     write_bytes(path, content)
     groups = {} if GROUP in key else _by_group(folder, key)
     older = [file for files in groups.values() if files[-1][0] <= round for file in files]
-    for _, old in [*found(folder, key)[:-KEEP], *older]:
+    for _, old in [*list_checkpoints(folder, key)[:-KEEP], *older]:
         old.unlink()
     return path
 
@@ -71,23 +73,26 @@ def group_key(setting: str, group: int, groups: int) -> str:
     return f"{setting}{GROUP}{group}of{groups}"
 
 
-def found(folder: Path, key: str) -> list[tuple[int, Path]]:
+def list_checkpoints(folder: Path, key: str) -> list[tuple[int, Path]]:
     """The checkpoints of a setting or of one of its groups, oldest first."""
     return sorted((round, path) for _, round, path in _files(folder, key))
 
 
-def newest(folder: Path, setting: str) -> list[Held]:
+def newest(folder: Path, setting: str) -> list[Newest]:
     """The newest files that together hold all runs of a setting: one, or one for each group."""
-    whole = Held(*found(folder, setting)[-1]) if found(folder, setting) else Held(0, None)
+    files = list_checkpoints(folder, setting)
+    whole = Newest(*files[-1]) if files else Newest(0, None)
     groups = _by_group(folder, setting)
     if not any(files[-1][0] > whole.round for files in groups.values()):
         return [whole]
     number = max(groups, key=lambda which: groups[which][-1][0])[1]
-    held = []
+    parts = []
     for index in range(number):
         round, path = groups.get((index, number), [(0, folder)])[-1]
-        held.append(Held(round, path, index) if round > whole.round else whole._replace(group=index))
-    return held
+        parts.append(
+            Newest(round, path, index) if round > whole.round else whole._replace(group=index)
+        )
+    return parts
 
 
 def _by_group(folder: Path, setting: str) -> dict[tuple[int, int], list[tuple[int, Path]]]:
@@ -108,11 +113,11 @@ def _files(folder: Path, key: str, more: str = "") -> Iterator[tuple[re.Match[st
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and notes of a checkpoint whose bytes are what its name says."""
-    return opened(path, path.read_bytes())
+    return unpack(path, path.read_bytes())
 
 
-def opened(path: Path, content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The same of a content that was read elsewhere."""
+def unpack(path: Path, content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The same from bytes that were read elsewhere."""
     if digest(content) != path.name.split(".")[-2]:
         raise damaged(path, "its bytes are not what its name says")
     return load(content), _notes(path, content)
@@ -132,12 +137,12 @@ def read_history(path: Path) -> str | None:
         with safe_open(path, framework="pt") as file:
             if RECORDED not in file.keys():  # noqa: SIM118
                 return None
-            return text_of(file.get_tensor(RECORDED))
+            return unpack_history(file.get_tensor(RECORDED))
     except (SafetensorError, zlib.error, ValueError):
         raise damaged(path, "its history cannot be read") from None
 
 
-def text_of(recorded: Tensor) -> str:
+def unpack_history(recorded: Tensor) -> str:
     """The history that a checkpoint has among its tensors."""
     return zlib.decompress(recorded.numpy().tobytes()).decode()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedskip.files import naming, write_bytes
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
+from fedskip.files import with_filename, write_bytes
 from fedskip.records.table import Row, Table
 
 HISTORY = (
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 class HistoryFile:
     """history.csv: rows are appended as they come, and cut back when a study resumes.
 
-    All rows are in memory, too. A file that somebody changes while the study runs is written anew.
+    All rows are in memory, too. A file that somebody changes while the study runs is written again.
     """
 
     def __init__(self, path: Path, further: Iterable[str] = ()) -> None:
         """`further`: columns that follow, of further metrics."""
         self.path = path
         self.columns = (*HISTORY, *further)
-        self.table = _found(path, self.columns)
+        self.table = _read(path, self.columns)
         self._size = -1  # bytes of the file as it was written here
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -50,7 +50,7 @@ class HistoryFile:
             self._write()
             return
         lines = Table(self.columns, rows).csv().split("\n", 1)[1].encode()
-        with naming(self.path), self.path.open("ab") as file:
+        with with_filename(self.path), self.path.open("ab") as file:
             file.write(lines)
         self._size += len(lines)
 
@@ -58,13 +58,13 @@ class HistoryFile:
         """Make sure that the disk has it all, so that no checkpoint is ever ahead of its history."""
         if not self._is_ours():
             self._write()
-        with naming(self.path), self.path.open("ab") as file:
+        with with_filename(self.path), self.path.open("ab") as file:
             os.fsync(file.fileno())
 
-    def cut(self, rounds: Mapping[str, int], anew: Collection[str] = ()) -> None:
-        """Forget what runs recorded after their rounds, half a line, and runs that start anew."""
+    def cut(self, rounds: Mapping[str, int], restarted: Collection[str] = ()) -> None:
+        """Forget what runs recorded after their rounds, half a line, and runs that start again."""
         kept = [row for row in self.table if row["round"] <= rounds.get(row["run"], row["round"])]
-        self.table = Table(self.columns, [row for row in kept if row["run"] not in anew])
+        self.table = Table(self.columns, [row for row in kept if row["run"] not in restarted])
         self._write()
 
     def keep(self, runs: Collection[str]) -> None:
@@ -83,14 +83,15 @@ class HistoryFile:
 
     def recover(self, part: str, runs: Collection[str], round: int, recorded: str) -> None:
         """Up to a round, take the rows of runs that a checkpoint of `part` holds, if the file has others."""
-        known = Table(self.columns, Table.parse(recorded, self.path))  # which may be older than some columns
-        if self.of(runs, round) != known.csv():
+        # the checkpoint may be older than some columns
+        saved = Table(self.columns, Table.parse(recorded, self.path))
+        if self.of(runs, round) != saved.csv():
             log.warning(
                 "%s was changed or lost: what %s recorded up to round %d is taken from its checkpoint",
                 self.path, part, round,
             )  # fmt: skip
             others = [row for row in self.table if row["run"] not in runs]
-            self.table = Table(self.columns, [*known, *others])
+            self.table = Table(self.columns, [*saved, *others])
 
     def _is_ours(self) -> bool:
         return self.path.is_file() and self.path.stat().st_size == self._size
@@ -101,7 +102,7 @@ class HistoryFile:
         self._size = len(content)
 
 
-def _found(path: Path, columns: Sequence[str]) -> Table:
+def _read(path: Path, columns: Sequence[str]) -> Table:
     """What the file holds; nothing, if that cannot be read: a checkpoint has it, too."""
     if not path.exists():
         return Table(columns)
@@ -128,7 +129,9 @@ def summarise(
         last.get("test_accuracy")
     ]
     validated = [row for row in scored if row["val_accuracy"] is not None]
-    chosen = _best(validated, "val_accuracy", higher if validated_higher is None else validated_higher)
+    chosen = _best(
+        validated, "val_accuracy", higher if validated_higher is None else validated_higher
+    )
     return {
         "last": last.get("test_accuracy"),
         "best": best.get("test_accuracy"),
@@ -138,7 +141,11 @@ def summarise(
         "merges": last.get("merges", 0),
         "bytes_total": last.get("bytes_down", 0) + last.get("bytes_up", 0),
         "best_val": chosen.get("test_accuracy"),
-        **{name: value for name, value in last.items() if name.startswith("x_") and name not in HISTORY},
+        **{
+            name: value
+            for name, value in last.items()
+            if name.startswith("x_") and name not in HISTORY
+        },
     }
 
 

@@ -1,30 +1,36 @@
-"""Tables, in memory and as CSV."""
+"""The CSV files of a study, exactly: numbers read back as they were written.
+
+A damaged file is refused with its line and column. Results hold the same tables as pandas DataFrames (`Table.frame`).
+"""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
-import math
+import lzma
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedskip.errors import InputError
 from fedskip.files import refuse_unreadable
-from fedskip.input.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = dict[str, Any]
 
-_WORDS = {"ended", "setting", "run", "method", "period"}
-_WHOLE = {
+TEXTS = {"ended", "setting", "run", "method", "period"}  # columns that hold text
+WHOLE = {
     "seed", "round", "rounds", "merges", "best_round", "broke_round", "bytes_down", "bytes_up", "bytes_total",
-    "broke_slot", "set_aside", "x_set_aside",
-}  # fmt: skip
-_RESTORE = "bring back the file as the study wrote it"
+    "broke_client", "broke_slot", "set_aside", "x_set_aside",
+}  # columns that hold whole numbers  # fmt: skip
+LARGEST = 2**30  # bytes of a table that was packed
+RESTORE = "bring back the file as the study wrote it"
 
 
 class Table(Sequence[Row]):
-    """Rows with named columns, for a notebook or a file; `pandas()` where pandas is installed."""
+    """Rows under named columns."""
 
     def __init__(self, columns: Iterable[str], rows: Iterable[Row] = ()) -> None:
         self.columns, self.rows = tuple(columns), list(rows)
@@ -43,14 +49,14 @@ class Table(Sequence[Row]):
 
     def where(self, **values: Any) -> Table:
         """The rows that have these values."""
-        found = (row for row in self.rows if all(row.get(k) == v for k, v in values.items()))
-        return Table(self.columns, found)
+        rows = (row for row in self.rows if all(row.get(k) == v for k, v in values.items()))
+        return Table(self.columns, rows)
 
-    def pandas(self) -> Any:
-        """A pandas DataFrame."""
+    def frame(self) -> pd.DataFrame:
+        """The same as a DataFrame. Gaps are NaN, or NA among whole numbers."""
         import pandas as pd
 
-        return pd.DataFrame(self.rows, columns=self.columns)
+        return pd.DataFrame({name: _series(name, self.column(name)) for name in self.columns})
 
     def csv(self) -> str:
         """As text; numbers are written so that they read back exactly."""
@@ -62,12 +68,17 @@ class Table(Sequence[Row]):
 
     @classmethod
     def read(
-        cls, path: Path, *, filled: Collection[str] = (), present: Collection[str] = (), whole: bool = False
+        cls,
+        path: Path,
+        *,
+        filled: Collection[str] = (),
+        present: Collection[str] = (),
+        whole: bool = False,
     ) -> Table:
-        """What `csv` gave; the order of its columns and how its lines end do not matter.
+        """Read what `csv` wrote, also compressed (.xz). Column order and line endings do not matter.
 
-        A last line that a kill has cut short is left out; of a `whole` table it is an error. `filled`:
-        columns that have a value in every row; `present`: columns that there must be.
+        A last line that a kill has cut short is left out; with `whole` it is an error. `filled`: columns
+        that need a value in every row; `present`: columns that must exist.
         """
         return cls.parse(_decoded(path), path, filled, present, whole)
 
@@ -80,37 +91,45 @@ class Table(Sequence[Row]):
         present: Collection[str] = (),
         whole: bool = False,
     ) -> Table:
-        """The table of a text, as `read` does it; `path` is for errors."""
+        """Read a table from text, as `read` does; `path` is for errors."""
         end = text.rfind("\n") + 1
         if whole and end < len(text):
-            raise InputError(str(path), "ends in the middle of a line", fix=_RESTORE)
+            raise InputError(str(path), "ends in the middle of a line", fix=RESTORE)
         lines = _lines(path, text[:end])
         _, columns = lines[0]
         if lacking := sorted({*filled, *present} - set(columns)):
-            raise InputError(str(path), f"lacks the column {lacking[0]}", fix=_RESTORE)
+            raise InputError(str(path), f"lacks the column {lacking[0]}", fix=RESTORE)
         at = columns.index("client") if "client" in columns else None
         numbered = at is None or all(cells[at].isdecimal() for _, cells in lines[1:])
-        words = _WORDS if numbered else {*_WORDS, "client"}  # which may have names
+        texts = TEXTS if numbered else {*TEXTS, "client"}  # clients may have names
         rows = []
         for number, cells in lines[1:]:
             row = dict(zip(columns, cells, strict=True))
             where = f"{path} line {number}"
-            rows.append({k: v if k in words else _value(where, k, v) for k, v in row.items()})
+            rows.append({k: v if k in texts else _value(where, k, v) for k, v in row.items()})
             if empty := [name for name in filled if row[name] == ""]:
-                raise InputError(where, f"has nothing in column {empty[0]}", fix=_RESTORE)
+                raise InputError(where, f"has nothing in column {empty[0]}", fix=RESTORE)
         return cls(columns, rows)
 
-    def __repr__(self) -> str:
-        shown = [[_short(row.get(name)) for name in self.columns] for row in self.rows]
-        widths = [max(map(len, col)) for col in zip(self.columns, *shown, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in [self.columns, *shown])
 
-    def _repr_html_(self) -> str:
-        def line(cells: Iterable[Any], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+def to_rows(frame: pd.DataFrame) -> list[Row]:
+    """The rows of a DataFrame, with None in the place of NaN and NA."""
+    rows: list[Row] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
 
-        body = "".join(line((_short(row.get(n)) for n in self.columns), "td") for row in self.rows)
-        return f"<table>{line(self.columns, 'th')}{body}</table>"
+
+def _series(name: str, values: list[Any]) -> pd.Series:
+    """A column with the type that its name tells."""
+    import pandas as pd
+
+    gaps = any(value is None for value in values)
+    if name in TEXTS:
+        return pd.Series(["" if value is None else str(value) for value in values], dtype="str")
+    if name in WHOLE:
+        return pd.Series(values, dtype="Int64" if gaps else "int64")
+    if name == "diverged":
+        return pd.Series(values, dtype="boolean" if gaps else "bool")
+    return pd.Series(values) if name == "client" else pd.Series(values, dtype="float64")
 
 
 def _text(value: Any) -> Any:
@@ -122,50 +141,58 @@ def _text(value: Any) -> Any:
 def _decoded(path: Path) -> str:
     refuse_unreadable(str(path), path)
     try:
-        return path.read_text(encoding="utf-8-sig")  # spreadsheets begin with a mark
+        content = _unpacked(path) if path.suffix == ".xz" else path.read_bytes()
+        text = content.decode("utf-8-sig")  # spreadsheets begin with a byte order mark
     except UnicodeDecodeError as error:
         rule = f"is not a text in UTF-8 (byte {error.start})"
-        raise InputError(str(path), rule, fix=_RESTORE) from None
+        raise InputError(str(path), rule, fix=RESTORE) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _unpacked(path: Path) -> bytes:
+    """What an .xz file holds, up to a size that no history has."""
+    try:
+        with lzma.open(path) as file:
+            content = file.read(LARGEST + 1)
+    except (lzma.LZMAError, EOFError) as error:
+        raise InputError(str(path), f"cannot be unpacked ({error})", fix=RESTORE) from None
+    if len(content) > LARGEST:
+        raise InputError(str(path), f"must unpack to at most {LARGEST:,} bytes")
+    return content
 
 
 def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:
-    """The cells of every line that has any, with its number; the names of the columns come first."""
+    """The number and cells of every line that has any; the names of the columns come first."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except csv.Error as error:
         where = f"{path} line {reader.line_num}"
-        raise InputError(where, f"cannot be read ({error})", fix=_RESTORE) from None
+        raise InputError(where, f"cannot be read ({error})", fix=RESTORE) from None
     if not lines:
-        raise InputError(str(path), "is empty: not even its columns have names", fix=_RESTORE)
+        raise InputError(str(path), "is empty: not even its columns have names", fix=RESTORE)
     columns = lines[0][1]
     if len(columns) == 1 and (apart := {";", "\t"} & set(columns[0])):
         mark = "semicolons" if ";" in apart else "tabs"
-        raise InputError(str(path), f"has {mark} where commas should be", fix=_RESTORE)
+        raise InputError(str(path), f"has {mark} where commas should be", fix=RESTORE)
     if twice := [name for name in columns if columns.count(name) > 1]:
-        raise InputError(str(path), "has a column twice", twice[0], _RESTORE)
+        raise InputError(str(path), "has a column twice", twice[0], RESTORE)
     for number, cells in lines:
         if len(cells) != len(columns):
             rule = f"must have {len(columns)} cells, as the first line has"
-            raise InputError(f"{path} line {number}", rule, len(cells), _RESTORE)
+            raise InputError(f"{path} line {number}", rule, len(cells), RESTORE)
     return lines
 
 
 def _value(where: str, column: str, text: str) -> Any:
     if not text:
         return None
-    if text.title() in ("True", "False") and column not in _WHOLE:
+    if text.title() in ("True", "False") and column not in WHOLE:
         return text.title() == "True"
     try:
         if "_" in text:
             raise ValueError  # Python would take it
-        return int(text) if column in _WHOLE or text.lstrip("+-").isdecimal() else float(text)
+        return int(text) if column in WHOLE or text.lstrip("+-").isdecimal() else float(text)
     except ValueError:
-        kind = "a whole number" if column in _WHOLE else "a number"
-        raise InputError(where, f"must have {kind} in column {column}", text, _RESTORE) from None
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4f}" if isinstance(value, float) and math.isfinite(value) else str(value)
+        kind = "a whole number" if column in WHOLE else "a number"
+        raise InputError(where, f"must have {kind} in column {column}", text, RESTORE) from None

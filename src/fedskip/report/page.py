@@ -6,71 +6,87 @@ import base64
 import contextlib
 import hashlib
 import html
+import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedskip.config.grid import short_names
+from fedskip.errors import InputError
 from fedskip.files import write_bytes, write_text
-from fedskip.input.errors import InputError
-from fedskip.report import parts, reach, sweep
-from fedskip.report.canvas import drawn, new_axes
-from fedskip.report.charts import charts, scripts
-from fedskip.report.closing import further, notes, scored
-from fedskip.report.parts import paragraphs, wide
-from fedskip.report.results import Results
-from fedskip.report.sheet import Sheet
-from fedskip.report.verdict import compared
-from fedskip.report.warned import warnings
-from fedskip.spec.grid import short_names
+from fedskip.report import page_sections as sections
+from fedskip.report import sweeps
+from fedskip.report.curves import ACROSS, Line, drawable
+from fedskip.report.figure_io import new_axes, to_bytes
+from fedskip.report.findings import Findings
+from fedskip.report.page_sections import paragraphs, wide
+from fedskip.report.results import Results, SettingInfo
+from fedskip.report.style import look
+from fedskip.report.tables import TextTable, notes
+from fedskip.report.warnings import warnings
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
 
 log = logging.getLogger(__name__)
 
-Pictures = dict[str, list[tuple[str, str, bytes]]]  # by their place on the page: kind, words, and an SVG
+Pictures = dict[
+    str, list[tuple[str, str, bytes]]
+]  # by their heading: kind, description, and an SVG
 
-# name of a file -> the figure of `Plot`, its arguments, and what it shows; {metric} is the setting's
+# name of a file -> a function of `Figures`, its arguments, and a description
 FIGURES: dict[str, tuple[str, dict[str, str], str]] = {
     "accuracy": ("curves", {}, "{metric} over rounds"),
-    "bytes": ("bytes", {}, "{metric} over what was sent"),
+    "bytes": ("bytes", {}, "{metric} over bytes sent"),
     "loss": ("curves", {"y": "train_loss"}, "training loss over rounds"),
-    "drift": ("drift", {}, "how far the slots are apart"),
+    "drift": ("drift", {}, "drift of the slots from their mean"),
     "clients": ("clients", {}, "{metric} by client"),
-    "routing": ("routing", {}, "which client each slot visits"),
-    "partition": ("partition", {}, "who has how much of what"),
+    "routing": ("routing", {}, "the client that each slot visits"),
+    "partition": ("partition", {}, "samples of each class and client"),
 }
+CURVES = ("curves", "bytes", "drift")  # kinds of which the page has charts
+STILL = "accuracy"  # the one of these that is a picture, too, for where scripts are off
 WORDS = (
-    "FedSkip-k is FedAvg that averages only every k-th round; in between each model travels on to another "
-    "client. A merge is such an average, a slot one of the models, a visit one client training one of them."
+    "FedSkip-k is FedAvg that averages models only every k-th round; in between each model travels on to "
+    "another client. A merge is such an average, a slot one of the models, a visit one client training a model."
 )
-CURVES = ("curves", "bytes", "drift")  # which charts show, too, where scripts run
+
+
+# --- files -------------------------------------------------------------------------------------------
 
 
 def write_report(
-    results: Results, to: Path | None = None, form: str = "svg", said: Sequence[str] = (), **how: Any
+    results: Results,
+    to: Path | None = None,
+    form: str = "svg",
+    remarks: Sequence[str] = (),
+    findings: Findings | None = None,
 ) -> None:
-    """Write figures/* and report.html into a folder, the study's own unless told otherwise.
+    """Write figures/* and report.html into a folder, by default the study's own.
 
-    `said`: what has to be known to read the results, on top of what the page says anyway. `how`: the
-    baseline and the score by which methods are compared, and the target that they are to reach.
+    `remarks`: what a reader has to know on top of what the page says anyway. `findings`: for another
+    baseline, score or target than usual.
     """
     to, pictures = to or results.out, Pictures()
     for figure in figures(results):
         with _left_out():
             axes = figure.draw()
-            picture = drawn(axes, "svg")
-            file = picture if form == "svg" else drawn(axes, form)
+            picture = to_bytes(axes, "svg")
+            file = picture if form == "svg" else to_bytes(axes, form)
             write_bytes(to / "figures" / f"{figure.name}.{form}", file)
-            pictures.setdefault(figure.place, []).append((figure.kind, figure.words, picture))
-    write_text(to / "report.html", page(results.name, content(results, pictures, said, **how)))
+            if figure.kind not in CURVES or figure.name.endswith(f".{STILL}"):
+                pictures.setdefault(figure.place, []).append((figure.kind, figure.words, picture))
+    main = content(findings or Findings(results), pictures, remarks)
+    write_text(to / "report.html", page(results.name, main))
 
 
 @contextlib.contextmanager
 def _left_out() -> Iterator[None]:
-    """A figure of what was not measured or not kept is left out; of what is damaged, with a word."""
+    """Leave out a figure of what was not measured or kept; where a file is damaged, warn."""
     try:
         yield
     except InputError as error:
@@ -81,40 +97,37 @@ def _left_out() -> Iterator[None]:
 class Figure(NamedTuple):
     """A figure to draw, if what it shows was measured."""
 
-    place: str  # on the page
+    place: str  # its heading on the page
     name: str  # of its file
-    kind: str  # of `Plot`
+    kind: str  # the function of `Figures`
     words: str  # what it shows
     draw: Callable[[], Axes]
 
 
 def figures(results: Results) -> list[Figure]:
     """All figures of a study."""
-    wanted: list[tuple[str, str, str, str, dict[str, str]]] = []
-    for setting in sweep.looked_at(results):
-        known = {
-            name: (kind, how, words.format(metric=setting.metric.words))
-            for name, (kind, how, words) in FIGURES.items()
-        }
-        if not setting.by:
-            known |= {
-                metric.column: ("curves", {"y": metric.column}, f"{metric.words} over rounds")
-                for metric in setting.metrics[1:]
-            }
-        wanted += [
-            (setting.name, f"{setting.name}.{name}", kind, words, {"setting": setting.name, **how})
-            for name, (kind, how, words) in known.items()
-        ]
-    for one in sweep.sweeps(results):
-        for key, short in short_names(one.keys).items():
-            how = {"setting": one.name, "parameter": key}
-            wanted.append((f"{one.name}: what was swept", f"{one.name}.sweep-{short}", "sweep", key, how))
-    words, how = "a score over the rounds from merge to merge", {"score": "mean_tail", "parameter": "period"}
-    wanted.append(("periods", "sweep", "sweep", words, how))
-    return [
-        Figure(place, name, kind, words, partial(_draw, results, kind, how))
-        for place, name, kind, words, how in wanted
-    ]
+    listed = []
+
+    def add(place: str, name: str, kind: str, words: str, **how: str) -> None:
+        listed.append(Figure(place, name, kind, words, partial(_draw, results, kind, how)))
+
+    for setting in results.shown:
+        place = setting.name
+        for name, (kind, how, words) in FIGURES.items():
+            if name == "clients" and not (setting.out / "clients.csv").exists():
+                continue
+            words = words.format(metric=setting.metric.words)
+            add(place, f"{place}.{name}", kind, words, setting=place, **how)
+        for metric in setting.metrics[1:] if not setting.by else ():
+            column, words = metric.column, f"{metric.words} over rounds"
+            add(place, f"{place}.{column}", "curves", words, setting=place, y=column)
+    for sweep in sweeps.sweeps(results):
+        for key, short in short_names(sweep.keys).items():
+            place, name = f"{sweep.name}: swept values", f"{sweep.name}.sweep-{short}"
+            add(place, name, "sweep", key, setting=sweep.name, parameter=key)
+    words = "a score over the rounds from merge to merge"
+    add("periods", "sweep", "sweep", words, parameter="period", score="mean_tail")
+    return listed
 
 
 def _draw(results: Results, kind: str, how: dict[str, Any]) -> Axes:
@@ -122,79 +135,135 @@ def _draw(results: Results, kind: str, how: dict[str, Any]) -> Axes:
     return axes
 
 
+# --- the page ----------------------------------------------------------------------------------------
+
+
 def page(title: str, main: str, *, served: bool = False) -> str:
-    """A page as text. The policy of one that is `served` comes with it; a file holds its own."""
+    """A page as text. A file holds its own security policy; one that is `served` is sent with it."""
     style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     rule = "" if served else f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
-    code = "".join(f"<script>{script}</script>" for script in scripts())
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">{rule}'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{style}</style></head><body>{main}{code}</body></html>\n"
+        f"<title>{html.escape(title)}</title><style>{style}</style></head>"
+        f"<body>{main}<script>{script()}</script></body></html>\n"
     )
 
 
 @cache
+def script() -> str:
+    """The script that draws the charts."""
+    return Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
+
+
+@cache
 def policy() -> str:
-    """What a page may load and run: nothing but its own scripts, known by their hashes."""
-    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts()]
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
-    return f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {allowed}"
+    """What a page may load and run: nothing but its own script, known by its hash."""
+    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
+    images, style = "img-src data:", "style-src 'unsafe-inline'"
+    return f"default-src 'none'; {images}; {style}; script-src 'sha256-{digest}'"
 
 
 def content(
-    results: Results,
-    pictures: Pictures,
-    said: Sequence[str] = (),
-    *,
-    stamp: str = "",
-    baseline: str | None = None,
-    score: str = "mean_tail",
-    target: reach.Target = None,
+    findings: Findings, pictures: Pictures, remarks: Sequence[str] = (), *, stamp: str = ""
 ) -> str:
-    """All that a page shows, as HTML. `stamp`: what a server knows it by, if one keeps it up to date."""
-    how: dict[str, Any] = {"baseline": baseline, "score": score}
+    """All that a page shows, as HTML. `stamp`: its version, where a server keeps it up to date."""
+    results = findings.results
     marks = [] if results.finished else ["Not finished: these are the numbers so far."]
-    marks += [f"{setting.name}, {words}." for setting in results.settings for words in setting.marks]
-    words, bill = parts.verdict(results, **how), reach.in_words(results, target)
-    said = [*warnings(results), *said]
-    tuned = sweep.in_words(results)
-    found = [
-        f"<h1>{html.escape(results.name)}</h1>{paragraphs(marks, 'mark')}{parts.about(results)}",
-        f'<div class="verdict">{paragraphs([*tuned, *words, *bill, *said])}</div>'
-        if tuned or words or bill or said
-        else "",
-        f"<h2>Set-up</h2>{parts.brief(results)}",
-        f"<h2>Results</h2>{wide(scored(results).html())}{paragraphs([*notes(results), WORDS], 'dim')}",
+    marks += [f"{one.name}, {remark}." for one in results.settings for remark in one.remarks]
+    verdict = [*findings.sentences(), *warnings(results), *remarks]
+    parts = [
+        f"<h1>{html.escape(results.name)}</h1>{paragraphs(marks, 'mark')}",
+        f'<div class="verdict">{paragraphs(verdict)}</div>' if verdict else "",
+        _headed("Set-up", sections.setup(results)),
+        _headed("Results", wide(findings.closing.html())),
+        paragraphs([*notes(results), WORDS], "dim"),
+        *(_headed(table.title, wide(table.html())) for table in findings.further),
+        *(_headed(table.title, _with_note(table)) for table in findings.tables.values()),
     ]
-    for sheet in further(results):
-        found.append(f"<h2>{html.escape(sheet.title)}</h2>{wide(sheet.html())}")
-    if tuned:
-        found.append(f"<h2>Best values</h2>{described(sweep.sheet(results))}")
-    if words:
-        sheet = compared(results, **how)
-        found.append(f"<h2>Differences ({html.escape(sheet.title)})</h2>{described(sheet)}")
-    if reach.reachable(results, target):
-        sheet = reach.reached(results, target)
-        found.append(f"<h2>{html.escape(sheet.title)}</h2>{described(sheet)}")
     numbers = charts(results)
-    charted = [setting.name for setting in sweep.looked_at(results)] if numbers else []
+    charted = [setting.name for setting in results.shown] if numbers else []
     for place in dict.fromkeys([*charted, *pictures]):
-        some = pictures.get(place, [])
         chart = f'<div data-chart="{html.escape(place)}"></div>' if place in charted else ""
-        images = "".join(image(kind, f"{place}: {words}", picture) for kind, words, picture in some)
-        found.append(f'<h2>{html.escape(place)}</h2>{chart}<div class="figures">{images}</div>')
-    found += [parts.lost(results), parts.timing(results), parts.setup(results), parts.provenance(results)]
+        images = "".join(
+            _image(kind, f"{place}: {words}", picture)
+            for kind, words, picture in pictures.get(place, [])
+        )
+        parts.append(_headed(place, f'{chart}<div class="figures">{images}</div>'))
+    parts += [
+        sections.diverged(results),
+        sections.timing(results),
+        sections.all_keys(results),
+        sections.provenance(results),
+    ]
     data = f'<script type="application/json" id="numbers">{numbers}</script>' if numbers else ""
-    return f'<main data-stamp="{stamp}">{"".join(found)}{data}</main>'
+    return f'<main data-stamp="{stamp}">{"".join(parts)}{data}</main>'
 
 
-def described(sheet: Sheet) -> str:
-    return wide(sheet.html()) + paragraphs([sheet.note], "dim")
+def _headed(title: str, inside: str) -> str:
+    return f"<h2>{html.escape(title)}</h2>{inside}"
 
 
-def image(kind: str, words: str, picture: bytes) -> str:
+def _with_note(table: TextTable) -> str:
+    return wide(table.html()) + paragraphs([table.note], "dim")
+
+
+def _image(kind: str, words: str, picture: bytes) -> str:
     """A picture that is part of the page."""
-    source = f"data:image/svg+xml;base64,{base64.b64encode(picture).decode()}"
+    source = f"data:image/svg+xml;base64,{base64.b64encode(_compact(picture)).decode()}"
     still = " class=still" if kind in CURVES else ""
     return f'<figure{still}><img alt="{html.escape(words)}" src="{source}"></figure>'
+
+
+def _compact(picture: bytes) -> bytes:
+    """An SVG with a decimal for each number, and without metadata and empty space."""
+    text = re.sub(rb"<metadata>.*?</metadata>", b"", picture, flags=re.DOTALL)
+    text = re.sub(rb"(?<![\w.#])-?\d+\.\d{2,}", lambda found: b"%.1f" % float(found[0]), text)
+    text = re.sub(rb' transform="rotate\(-0 [^"]*"', b"", text)
+    return re.sub(rb"\s*\n\s*", b"\n", text).replace(b"\nL ", b"L")
+
+
+# --- the numbers of the charts, which page.js draws ----------------------------------------------------
+
+
+def charts(results: Results) -> str:
+    """The numbers of all charts, as JSON that may stand in a page; empty where there are none."""
+    drawn = [_chart(results, one) for one in results.shown if results.labels(one.name)]
+    drawn = [chart for chart in drawn if chart["views"]]
+    if not drawn:
+        return ""
+    text = json.dumps({"across": ACROSS, "charts": drawn}, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _chart(results: Results, setting: SettingInfo) -> dict[str, Any]:
+    """A setting: the looks of its methods, their values for the x axis, and lines by what they show."""
+    labels = results.labels(setting.name)
+    across: dict[str, list[dict[str, list[float]]]] = {label: [] for label in labels}
+    views = {}
+    for y in drawable(setting):
+        shown = results.plot.lines(setting.name, y)
+        if shown.lines:
+            views[y] = {
+                "name": shown.name, "log": shown.logarithmic, "limits": shown.limits, "banded": shown.banded,
+                "note": "; ".join(shown.notes), "references": shown.references,
+                "lines": {m: _line(line, shown.banded, across[m]) for m, line in shown.lines.items()},
+            }  # fmt: skip
+    looks = {label: look(label) for label in labels}
+    methods = {label: {"colour": one.colour, "dash": one.line} for label, one in looks.items()}
+    return {"name": setting.name, "methods": methods, "across": across, "views": views}
+
+
+def _line(line: Line, banded: bool, across: list[dict[str, list[float]]]) -> dict[str, Any]:
+    """A line; most share their values for the x axis: `at` says which of `across` are its own."""
+    xs = {name: _short(values, 6) for name, values in line.across.items()}
+    if xs not in across:
+        across.append(xs)
+    names = ("mean", "low", "high") if banded else ("mean",)
+    return {"at": across.index(xs), **{name: _short(getattr(line, name), 4) for name in names}}
+
+
+def _short(values: np.ndarray, digits: int) -> list[float]:
+    """With as many digits as a chart can show."""
+    rounded = (float(f"{value:.{digits}g}") for value in values)
+    return [int(value) if value == int(value) else value for value in rounded]

@@ -1,128 +1,261 @@
-"""Is a method better, by how much, and how sure is that?
+"""Is a method better, by how much, and how sure is that? As DataFrames.
 
-All methods of a seed share their split, partition, start and cohorts. So methods are compared seed by seed,
-and what is judged is the difference, whose spread is smaller than that of the scores themselves.
+All methods of a seed share their split, partition, start and cohorts. So methods are compared seed by seed:
+the paired difference varies less than the scores themselves.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, stdev
+from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedskip.errors import InputError, require, unknown
+from fedskip.report.choices import SCORES
+from fedskip.report.results import LEVEL, Results, SettingInfo
 from fedskip.rng import stream
 
-LEVEL = 0.95  # of intervals, unless told otherwise
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALL = "(all)"  # the name of all settings together in a table; no setting can have it
+BETTER, WORSE, OPEN, BASELINE = "better", "worse", "no significant difference", "baseline"
+ONE_SEED, NO_SEED = "one seed is not enough", "no seed in common"
 RESAMPLES = 10_000
-
-Scores = Mapping[int, float | None]  # by seed; None: the run diverged or has no such number
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How a method differs from another over the seeds that both have."""
-
-    seeds: int  # with a score of both
-    mean: float | None
-    low: float | None  # the interval of the mean; None: one seed has none
-    high: float | None
-    wins: int  # seeds at which it is better; one that has no score has lost
-    losses: int
-    missing: int = 0  # seeds at which it has no score itself: its run diverged
-    unmatched: int = 0  # seeds at which only the other has none: there is nothing to compare with
-    better: int = 1  # the sign of a difference for the better
-
-    @property
-    def sign(self) -> int:
-        """1 if it is better, -1 if it is worse; 0 if the interval holds 0."""
-        if self.low is None or self.high is None:
-            return 0
-        return self.better * ((self.low > 0) - (self.high < 0))
+COMPARISON = (
+    "setting", "method", "mean", "difference", "low", "high", "wins", "losses", "n", "rank", "verdict",
+)  # fmt: skip
+COSTS = ("rounds", "merges", "bytes")
 
 
-def difference(
-    one: Scores, other: Scores, level: float = LEVEL, *, bootstrap: bool = False, higher: bool = True
-) -> Difference:
-    """How `one` differs from `other`, seed by seed; `higher`: whether higher scores are better."""
-    seeds = [seed for seed in one if seed in other]
-    pairs = [(one[seed], other[seed]) for seed in seeds]
-    found = [a - b for a, b in pairs if a is not None and b is not None]
-    better = 1 if higher else -1
-    low, high = (bootstrap_interval if bootstrap else t_interval)(found, level)
-    return Difference(
-        len(found),
-        fmean(found) if found else None,
-        low,
-        high,
-        wins=sum(better * d > 0 for d in found) + sum(b is None and a is not None for a, b in pairs),
-        losses=sum(better * d < 0 for d in found) + sum(a is None and b is not None for a, b in pairs),
-        missing=sum(a is None for a, _ in pairs),
-        unmatched=sum(a is not None and b is None for a, b in pairs),
-        better=better,
-    )
+def over_seeds(results: Results) -> pd.DataFrame:
+    """A row for each setting and method: means and standard deviations over its seeds, and its costs."""
+    import pandas as pd
+
+    further = {metric.column for one in results.settings for metric in one.metrics[1:]}
+    scores = [*SCORES, "final", *(name for name in results.summary if name in further)]
+    runs = results.summary.copy()
+    values = runs[scores].astype("float64").replace([math.inf, -math.inf], math.nan)
+    runs[scores] = values.mask(runs["diverged"])
+    groups = runs.groupby(["setting", "method"], sort=False)
+    counts = {"seeds": groups.size(), "diverged": groups["diverged"].sum()}
+    spread: dict[str, pd.Series] = {}
+    for name in scores:
+        spread |= {name: groups[name].mean(), f"{name}_std": groups[name].std()}
+    costs = {name: groups[name].mean() for name in ("rounds", "merges", "bytes_total")}
+    return pd.DataFrame(counts | spread | costs).reset_index()
 
 
-Interval = tuple[float, float] | tuple[None, None]
+# --- compared with a baseline ------------------------------------------------------------------------
 
 
-def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
-    """Student's interval of the mean, for few values that are about normal; none of a single value.
+def compare(
+    results: Results,
+    baseline: str | None = None,
+    score: str = "mean_tail",
+    level: float = LEVEL,
+    *,
+    bootstrap: bool = False,
+) -> pd.DataFrame:
+    """How every method differs from a baseline, seed by seed.
+
+    A run that diverged has no score: it loses against one that did not. With several settings, the last
+    rows hold the wins, the losses and the mean rank over all of them.
+
+    Args:
+        baseline: a method, as in tables or as in a study file; FedAvg, or else the first, if None.
+        score: the column of the summary that is compared.
+        level: of the confidence intervals.
+        bootstrap: intervals by resampling the seeds, not by Student's t.
+    """
+    import pandas as pd
+
+    if score not in SCORES:
+        raise unknown("score", score, SCORES)
+    require("level", 0 < level < 1, "must be between 0 and 1", level, "0.95 is usual")
+    baseline = results.find(results.baseline if baseline is None else baseline)
+    tables = []
+    for setting in results.compared:
+        scores = score_table(results, setting, score)
+        if baseline in scores:
+            differences = paired_differences(scores, baseline, level, bootstrap=bootstrap)
+            diverged = results.runs(setting.name).groupby("method")["diverged"].any()
+            verdicts = [_verdict(row, diverged[row.Index]) for row in differences.itertuples()]
+            differences["verdict"] = verdicts
+            differences.loc[baseline, "verdict"] = BASELINE
+            common = scores.dropna()  # seeds that all methods have
+            ranks = common.rank(axis=1, ascending=not setting.metric.higher).mean()
+            means = scores.where(np.isfinite(scores)).mean()
+            tables.append(differences.assign(setting=setting.name, mean=means, rank=ranks))
+    rows = pd.concat(tables)
+    if rows["mean"].isna().all():
+        raise InputError("score", "was not measured in this study", score)
+    if len(results.compared) > 1:
+        how = {"wins": "sum", "losses": "sum", "n": "sum", "rank": "mean"}
+        total = rows.groupby(level=0, sort=False).agg(how).assign(setting=ALL, verdict="")
+        rows = pd.concat([rows, total])
+    return rows.reset_index(names="method")[[*COMPARISON]]
+
+
+def score_table(results: Results, setting: SettingInfo, score: str) -> pd.DataFrame:
+    """Scores by seed and method. A run without a score counts as infinitely bad; NaN: there is no run."""
+    runs = results.runs(setting.name)
+    values = runs[score].astype("float64").where(~runs["diverged"])
+    worst = -math.inf if setting.metric.higher else math.inf
+    values = values.where(np.isfinite(values), worst)
+    table = runs.assign(score=values).pivot(index="seed", columns="method", values="score")
+    table.attrs["better"] = 1 if setting.metric.higher else -1
+    return table[results.labels(setting.name)]
+
+
+def paired_differences(
+    scores: pd.DataFrame, baseline: str, level: float = LEVEL, *, bootstrap: bool = False
+) -> pd.DataFrame:
+    """How each method of a `score_table` differs from one of them, over the seeds that both have.
+
+    Columns: the mean `difference` with its interval `low` to `high`, the seeds `n` with a score of both,
+    `wins` and `losses`; `missing` seeds at which it has no score, and `unmatched`, at which only the
+    baseline has none; `sign`: 1 if it is significantly better, -1 if it is worse.
+    """
+    import pandas as pd
+
+    better, interval = scores.attrs["better"], bootstrap_interval if bootstrap else t_interval
+    rows = {}
+    for label in scores:
+        both = scores[[label, baseline]].loc[:, [True, label != baseline]].dropna()
+        one, other = both[label], both[baseline]
+        with np.errstate(invalid="ignore"):
+            apart = one - other  # infinite where only one has a score, NaN where none has
+        values = apart[np.isfinite(apart)]
+        low, high = interval(values, level)
+        rows[label] = {
+            "difference": values.mean(), "low": low, "high": high, "n": len(values),
+            "wins": (better * apart > 0).sum(), "losses": (better * apart < 0).sum(),
+            "missing": np.isinf(one).sum(), "unmatched": (np.isinf(other) & np.isfinite(one)).sum(),
+            "sign": better * (int(low > 0) - int(high < 0)),
+        }  # fmt: skip
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.astype(dict.fromkeys(("n", "wins", "losses", "missing", "unmatched"), "int64"))
+
+
+def _verdict(row: Any, diverged: bool) -> str:
+    """What a row of `paired_differences` says."""
+    if row.missing:
+        lacks = "diverged" if diverged else "has no score"
+        return f"{lacks} at {row.missing} of {row.missing + row.n + row.unmatched} seeds"
+    if row.n < 2:
+        return ONE_SEED if row.n else NO_SEED
+    return {1: BETTER, -1: WORSE, 0: OPEN}[row.sign]
+
+
+def leaders(
+    results: Results, setting: str, score: str = "mean_tail", level: float = LEVEL
+) -> list[str]:
+    """The methods that are not significantly different from the one with the best mean.
+
+    With one seed this is the best alone. A method of which a run diverged, or which lacks seeds that
+    others have, is not among them.
+    """
+    if score not in (*SCORES, "final"):
+        raise unknown("score", score, SCORES)
+    by_name = {one.name: one for one in results.settings}
+    if setting not in by_name:
+        raise unknown("setting", setting, by_name)
+    info = by_name[setting]
+    scores = score_table(results, info, score)
+    complete = scores.loc[:, np.isfinite(scores).all()]
+    if complete.empty:
+        return []
+    means = complete.mean()
+    best = means.idxmax() if info.metric.higher else means.idxmin()
+    differences = paired_differences(complete, best, level)
+    same = (means == means[best]) | ((differences["n"] > 1) & (differences["sign"] >= 0))
+    return [str(label) for label in differences.index[same]]
+
+
+def t_interval(values: Iterable[float], level: float = LEVEL) -> tuple[float, float]:
+    """Student's interval of the mean, which assumes values that are about normal.
 
     >>> t_interval([1.0, 2.0, 3.0])  # 2 ± 4.303 / √3
     (-0.484..., 4.484...)
     """
-    n = len(values)
+    from scipy.special import stdtrit  # scipy.stats has it, too, and takes a second to import
+
+    array = np.asarray([*values], dtype=float)
+    n = len(array)
     if n < 2:
-        return None, None
-    half = t_quantile(level, n - 1) * stdev(values) / math.sqrt(n)
-    return fmean(values) - half, fmean(values) + half
+        return math.nan, math.nan
+    half = stdtrit(n - 1, (1 + level) / 2) * array.std(ddof=1) / math.sqrt(n)
+    return float(array.mean() - half), float(array.mean() + half)
 
 
-def bootstrap_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
-    """The percentile interval of the mean over resamples, which assumes no shape but wants more seeds."""
-    n = len(values)
-    if n < 2:
-        return None, None
-    drawn = stream("bootstrap").integers(0, n, (RESAMPLES, n))
-    means = sorted(fmean(values[i] for i in row) for row in drawn)
-    tail = round((1 - level) / 2 * RESAMPLES)
-    return means[tail], means[-1 - tail]
+def bootstrap_interval(values: Iterable[float], level: float = LEVEL) -> tuple[float, float]:
+    """The percentile interval of the mean over resamples. It assumes no shape and wants many seeds."""
+    array = np.asarray([*values], dtype=float)
+    if len(array) < 2:
+        return math.nan, math.nan
+    drawn = stream("bootstrap").integers(0, len(array), (RESAMPLES, len(array)))
+    low, high = np.quantile(array[drawn].mean(1), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
-def t_quantile(level: float, df: int) -> float:
-    """The t with P(|T| <= t) = level, for df degrees of freedom.
+# --- until a target is reached -----------------------------------------------------------------------
 
-    >>> round(t_quantile(0.95, 2), 3), round(t_quantile(0.95, 9), 3)
-    (4.303, 2.262)
+
+def time_to_target(
+    results: Results, target: float | str | None = None, score: str = "best"
+) -> pd.DataFrame:
+    """Rounds, merges and bytes until a score is first reached, over the seeds that reach it.
+
+    Args:
+        target: a score, such as a test accuracy from 0 to 1; or a method, whose `score` at the same seed
+            is the target; None: the setting's own `target`, or else the baseline.
+        score: of the method that is the target.
     """
-    low, high = 0.0, 1.0
-    while _within(high, df) < level:
-        high *= 2
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, df) < level else (low, middle)
-    return high
+    import pandas as pd
+
+    tables = []
+    for setting in results.compared:
+        goal = _own_target(results, setting) if target is None else target
+        if isinstance(target, float | int) and setting.metric.percent:
+            fix = "write 0.68 for 68 %"
+            require("target", 0 <= target <= 1, "must be from 0 to 1", target, fix)
+        goal = results.find(goal, "target") if isinstance(goal, str) else goal
+        tables.append(_times(results, setting, goal, score))
+    return pd.concat(tables, ignore_index=True)
 
 
-def _within(t: float, df: int) -> float:
-    """P(|T| <= t): a finite sum, Abramowitz and Stegun 26.7.3 and 26.7.4."""
-    theta = math.atan(t / math.sqrt(df))
-    odd, squared = df % 2, math.cos(theta) ** 2
-    term, total = math.cos(theta) if odd else 1.0, 0.0
-    for j in range(odd, df - 1, 2):
-        total += term
-        term *= squared * (j + 1) / (j + 2)
-    return 2 / math.pi * (theta + math.sin(theta) * total) if odd else math.sin(theta) * total
+def _own_target(results: Results, setting: SettingInfo) -> float | str:
+    """The setting's own target, which is of the headline, or the baseline."""
+    own = setting.keys.get("target", results.baseline)
+    return results.baseline if setting.by and not isinstance(own, str) else own
 
 
-def ranks(scores: Mapping[str, float | None], higher: bool = True) -> dict[str, float]:
-    """The rank of each method at one seed, 1 being the best; equals share theirs, no score comes last.
+def _times(results: Results, setting: SettingInfo, goal: float | str, score: str) -> pd.DataFrame:
+    """A row for each method of a setting; `goal`: a score, or the label of a method."""
+    import pandas as pd
 
-    >>> ranks({"a": 0.5, "b": 0.7, "c": 0.5, "d": None})
-    {'a': 2.5, 'b': 1.0, 'c': 2.5, 'd': 4.0}
-    """
-    better = 1 if higher else -1
-    values = {name: -math.inf if score is None else better * score for name, score in scores.items()}
-    return {
-        name: 1 + sum(v > mine for v in values.values()) + (sum(v == mine for v in values.values()) - 1) / 2
-        for name, mine in values.items()
-    }
+    runs = results.runs(setting.name).set_index("run")
+    goals = results.scores(setting.name, goal, score) if isinstance(goal, str) else None
+    runs["goal"] = runs["seed"].map(goals) if goals is not None else float(goal)
+    history = results.history[results.history["setting"] == setting.name]
+    values = history["test_accuracy"]
+    aims = history["run"].map(runs["goal"]).astype("float64")
+    there = history[values >= aims if setting.metric.higher else values <= aims]
+    first = there.groupby("run")[["round", "merges", "bytes_down", "bytes_up"]].first()
+    # a run counts if its history is here, or needs none: it diverged at once or never merged
+    counted = runs.index.isin(history["run"]) | runs["diverged"] | (runs["merges"] == 0)
+    costs = pd.DataFrame({"method": runs["method"], "counts": counted & runs["goal"].notna()})
+    costs["rounds"], costs["merges"] = first["round"], first["merges"]
+    costs["bytes"] = first["bytes_down"] + first["bytes_up"]
+    groups = costs[costs["counts"]].groupby("method")
+    table = {"seeds": groups.size(), "reached": groups["rounds"].count()}
+    for name in COSTS:
+        table |= {name: groups[name].mean(), f"{name}_std": groups[name].std()}
+    rows = pd.DataFrame(table).reindex(results.labels(setting.name))
+    rows = rows.fillna({"seeds": 0, "reached": 0}).astype({"seeds": "int64", "reached": "int64"})
+    rows.insert(0, "target", pd.Series([goal] * len(rows), rows.index, dtype=object))
+    rows.insert(0, "setting", setting.name)
+    return rows.reset_index(names="method")[["setting", "method", *rows.columns[1:]]]

@@ -56,7 +56,11 @@ def look(label: str) -> Look:
         period = numbers[-1] if numbers else 2  # a rule such as 1x10,5 ends with 5
         shade = _mixed(LIGHT, DARK, log(max(period, 2) / 2) / log(LONGEST / 2))
         other = MARKERS[key("look", rule) % len(MARKERS)]
-        return Look(shade, PERIODS.get(period, other)) if rule.isdecimal() else Look(shade, other, "-.")
+        return (
+            Look(shade, PERIODS.get(period, other))
+            if rule.isdecimal()
+            else Look(shade, other, "-.")
+        )
     number = key("look", title)
     own = (OTHERS[number % len(OTHERS)], MARKERS[number % len(MARKERS)])
     colour, marker = KNOWN.get(title, own)

@@ -1,16 +1,17 @@
-"""Numbers as people read them."""
+"""Metrics, and numbers as text: scores, differences, bytes, times."""
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 NONE = "–"
-_WORDS = {"macro_f1": "macro F1", "auroc": "AUROC", "r2": "R²", "mae": "mean absolute error", "rmse": "RMSE"}
+_WORDS = {
+    "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R²", "mae": "mean absolute error", "rmse": "RMSE",
+}  # fmt: skip
 
 
 class Metric(NamedTuple):
-    """A metric as it is read."""
+    """A metric: its name, its unit, and which way is better."""
 
     name: str
     percent: bool = False  # a share from 0 to 1, shown in per cent
@@ -18,7 +19,7 @@ class Metric(NamedTuple):
 
     @property
     def words(self) -> str:
-        """In words; of a user's own, the name of the function.
+        """Its name as text; for a custom metric, the name of its function.
 
         >>> Metric("label_accuracy").words, Metric("r2").words, Metric("python:mine.top_5").words
         ('label accuracy', 'R²', 'top 5')
@@ -32,12 +33,12 @@ class Metric(NamedTuple):
 
     @property
     def column(self) -> str:
-        """Where tables have it, if it is not the headline."""
+        """Its column in tables where it is not the headline."""
         return f"x_{self.name}"
 
     @property
     def factor(self) -> float:
-        """What numbers are multiplied by, to be shown."""
+        """The factor from stored to shown numbers."""
         return 100.0 if self.percent else 1.0
 
     @property
@@ -50,7 +51,7 @@ class Metric(NamedTuple):
         return "highest" if self.higher else "lowest"
 
     def with_unit(self, sign: str = " (%)") -> str:
-        """In words, with its unit.
+        """Its name with its unit.
 
         >>> ACCURACY.with_unit(), ACCURACY.with_unit(" in %"), Metric("r2").with_unit()
         ('accuracy (%)', 'accuracy in %', 'R²')
@@ -77,40 +78,39 @@ def score(value: float | None, metric: Metric) -> str:
     >>> score(0.86307, ACCURACY), score(-0.86307, Metric("minus_squared_error")), score(None, ACCURACY)
     ('86.31', '-0.8631', '–')
     """
-    if value is None:
+    if value is None or math.isnan(value):
         return NONE
     return f"{100 * value:.2f}" if metric.percent else f"{value:.4g}"
 
 
-def scores(values: Sequence[float], metric: Metric) -> str:
-    """Their mean ± sample standard deviation, with as many decimals; of a single one there is none.
+def spread(mean: float, deviation: float, metric: Metric) -> str:
+    """A mean ± its standard deviation with as many decimals; without the deviation where that is NaN.
 
-    >>> scores([0.5, 0.6, 0.7], ACCURACY), scores([0.5], ACCURACY), scores([2.61, 2.6115], Metric("rmse"))
-    ('60.00 ± 10.00', '50.00', '2.611 ± 0.001')
+    >>> spread(0.6, 0.1, ACCURACY), spread(0.5, math.nan, ACCURACY), spread(2.61, 0.001, Metric("rmse"))
+    ('60.00 ± 10.00', '50.00', '2.610 ± 0.001')
     """
-    if len(values) < 2:
-        return score(values[0] if values else None, metric)
-    mean, spread = fmean(values), stdev(values)
+    if math.isnan(mean) or math.isnan(deviation):
+        return score(mean, metric)
     if metric.percent or not 1e-3 <= abs(mean) < 1e4:
-        return f"{score(mean, metric)} ± {score(spread, metric)}"
+        return f"{score(mean, metric)} ± {score(deviation, metric)}"
     decimals = 3 - math.floor(math.log10(abs(mean)))
-    return f"{mean:.{decimals}f} ± {spread:.{decimals}f}"
+    return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}"
 
 
-def difference(value: float | None, metric: Metric) -> str:
+def difference(value: float, metric: Metric) -> str:
     """A difference of two scores, with its sign; of shares in points.
 
     >>> difference(0.0123, ACCURACY), difference(-0.5, Metric("rmse")), difference(-1e-9, ACCURACY)
     ('+1.23', '-0.5', '0.00')
     """
-    if value is None:
+    if math.isnan(value):
         return NONE
     text = f"{100 * value:+.2f}" if metric.percent else f"{value:+.4g}"
-    return text[1:] if text[1:].strip("0.") == "" else text  # no sign for what is rounded to nothing
+    return text if text[1:].strip("0.") else text[1:]  # 0.00 has no sign
 
 
-def count(number: Any, what: str) -> str:
-    """So many of something.
+def count(number: object, what: str) -> str:
+    """A number of things.
 
     >>> count(1, "seed"), count(1200, "seed")
     ('1 seed', '1,200 seeds')
@@ -120,7 +120,7 @@ def count(number: Any, what: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence.
+    """Names as part of a sentence.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')
@@ -154,10 +154,10 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def sentences(said: Iterable[str]) -> str:
-    """What is said, each as a sentence.
+def sentences(remarks: Iterable[str]) -> str:
+    """Remarks, each as a sentence.
 
     >>> sentences(["reduced: 2 of 200 rounds", "not the paper's model"])
     "Reduced: 2 of 200 rounds. Not the paper's model."
     """
-    return " ".join(f"{words[0].upper()}{words[1:]}." for words in said)
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in remarks)

@@ -1,7 +1,7 @@
 """The page of a study on localhost, kept up to date while the study runs; it reads and never writes.
 
-Nothing happens while nobody looks. A tab that is open asks for events; its connection looks at the folder
-twice a second and says when there is something new. A page is rendered once for all tabs.
+An open tab asks for events. Its connection looks at the folder twice a second and sends an event when there
+is something new. A page is rendered once for all tabs; without a tab nothing is done.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from fedskip.input.errors import InputError, option
-from fedskip.report.canvas import drawn
+from fedskip.errors import InputError, option
+from fedskip.report.figure_io import to_bytes
+from fedskip.report.findings import Findings
 from fedskip.report.page import CURVES, Figure, Pictures, content, figures, page, policy
 from fedskip.report.results import Results
 
-LOOK, BEAT = 0.5, 15.0  # seconds from one look at the folder to the next, and between signs of life
-REST = 0.5  # after a page, of the time that it took
+LOOK, BEAT = 0.5, 15.0  # seconds between looks at the folder, and between signs of life
+REST = 0.5  # share of the time that a page took, until the next look
 STEADY = ("routing", "partition")  # figures that do not change while a study runs
 HERE = ("127.0.0.1", "localhost")
-LISTENS = "connect-src 'self'; base-uri 'none'; form-action 'none'"  # what a served page may do besides
+# what a served page may do, beside what `policy` allows
+SERVED_POLICY = "connect-src 'self'; base-uri 'none'; form-action 'none'"
 
 
 class Watched:
@@ -37,19 +39,18 @@ class Watched:
         self.took = 0.0  # seconds, the last time it was rendered
 
     def stamp(self) -> str:
-        """Changes when the study has something new."""
-        files = [self.out / name for name in ("study.yaml", "history.csv", "summary.csv")]
-        known = []
-        for file in files:
-            with contextlib.suppress(OSError):  # it may just be written anew
-                known.append(file.stat())
-        return "-".join(f"{stat.st_mtime_ns:x}.{stat.st_size:x}" for stat in known) or "none"
+        """A text that changes when the study has something new."""
+        stats = []
+        for name in ("study.yaml", "history.csv", "summary.csv"):
+            with contextlib.suppress(OSError):  # it may just be replaced
+                stats.append((self.out / name).stat())
+        return "-".join(f"{stat.st_mtime_ns:x}.{stat.st_size:x}" for stat in stats) or "none"
 
     def page(self) -> str:
         return page(str(self.out), self.main(), served=True)
 
     def main(self) -> str:
-        """All but the scripts, which stay when it is renewed."""
+        """The page without its script, which stays when the page is renewed."""
         with self._lock:
             stamp = self.stamp()
             if self._rendered[0] != stamp:
@@ -60,9 +61,9 @@ class Watched:
 
     def _picture(self, figure: Figure) -> bytes:
         if figure.kind not in STEADY:
-            return drawn(figure.draw(), "svg")
+            return to_bytes(figure.draw(), "svg")
         if figure.name not in self._drawn:
-            self._drawn[figure.name] = drawn(figure.draw(), "svg")
+            self._drawn[figure.name] = to_bytes(figure.draw(), "svg")
         return self._drawn[figure.name]
 
     def _render(self, stamp: str) -> str:
@@ -70,11 +71,11 @@ class Watched:
             results, pictures = Results.read(self.out), Pictures()
             for figure in figures(results):
                 if figure.kind in STEADY or (results.finished and figure.kind not in CURVES):
-                    with contextlib.suppress(InputError):  # of what was not measured or kept
+                    with contextlib.suppress(InputError):  # not measured, or not kept
                         picture = (figure.kind, figure.words, self._picture(figure))
                         pictures.setdefault(figure.place, []).append(picture)
-            return content(results, pictures, stamp=stamp)
-        except Exception as error:  # such as: there are no results yet; the next row may mend it
+            return content(Findings(results), pictures, stamp=stamp)
+        except Exception as error:  # such as no results yet, which the next row changes
             return f'<main data-stamp="{stamp}"><p>{html.escape(str(error))}</p></main>'
 
 
@@ -86,20 +87,20 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         host = self.headers.get("Host", "")
         if (host.rpartition(":")[0] or host).lower() not in HERE:
-            self.send_error(403, "only localhost is answered")  # a name that someone pointed here
+            self.send_error(403, "only localhost is answered")  # another name that leads here
         elif self.path == "/":
             self._answer("text/html; charset=utf-8", self.watched.page())
         elif self.path == "/main":
             self._answer("text/html; charset=utf-8", self.watched.main())
         elif self.path == "/events":
-            self._tell()
+            self._send_events()
         else:
             self.send_error(404)
 
     def _answer(self, kind: str, text: str | None = None) -> None:
         self.send_response(200)
         headers = {
-            "Content-Type": kind, "Content-Security-Policy": f"{policy()}; {LISTENS}",
+            "Content-Type": kind, "Content-Security-Policy": f"{policy()}; {SERVED_POLICY}",
             "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY",
         }  # fmt: skip
@@ -111,18 +112,18 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def _tell(self) -> None:
+    def _send_events(self) -> None:
         """Server-sent events: the stamp, now and whenever it changes."""
         self._answer("text/event-stream")
-        told, beat = "", time.monotonic()
+        sent, beat = "", time.monotonic()
         try:
             while True:
                 # training is to have its share of the machine
                 time.sleep(max(LOOK, REST * self.watched.took))
                 stamp = self.watched.stamp()
-                if stamp != told:
+                if stamp != sent:
                     self.wfile.write(f"data: {stamp}\n\n".encode())
-                    told = stamp
+                    sent = stamp
                 elif time.monotonic() - beat > BEAT:
                     self.wfile.write(b": still here\n\n")  # fails where the tab is closed
                     beat = time.monotonic()
@@ -134,7 +135,9 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def serve(out: Path, port: int, ready: Callable[[ThreadingHTTPServer], None] = lambda server: None) -> None:
+def serve(
+    out: Path, port: int, ready: Callable[[ThreadingHTTPServer], None] = lambda server: None
+) -> None:
     """Serve the page of a study until stopped; `ready` gets the server before its first request."""
     if not (out / "study.yaml").exists():
         raise InputError("out", "holds no study: there is no study.yaml", str(out))

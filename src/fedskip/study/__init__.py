@@ -1,7 +1,6 @@
 """Many runs side by side: prepared, rehearsed, trained in groups, evaluated, recorded, checkpointed."""
 
-from fedskip.study.again import resume
-from fedskip.study.interrupted import Interrupted
-from fedskip.study.study import Study
+from fedskip.study.signals import Interrupted
+from fedskip.study.study import Study, resume
 
 __all__ = ["Interrupted", "Study", "resume"]

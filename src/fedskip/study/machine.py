@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
+from fedskip.config.study import StudySpec
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.stacked.engine import own_objective, refusal
 from fedskip.engine.stacked.stepper import has_compiler
-from fedskip.input.errors import InputError
-from fedskip.models.forms import KERNELS, own_kernels
-from fedskip.spec.study import StudySpec
-from fedskip.study.choice import Choice, choose, compiles, streams_of
+from fedskip.errors import InputError
+from fedskip.models.stackable import KERNELS, own_kernels
+from fedskip.study.choose_engine import EngineChoice, choose, compiles, streams_of
 from fedskip.study.prepare import Prepared
-from fedskip.study.workers import AVAILABLE
+from fedskip.study.processes import AVAILABLE
 from fedskip.version import device_name
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,9 @@ class Machine:
 
     engine: str  # loop or stacked
     device: str
-    device_name: str  # of a GPU also the multiprocessors that this process sees; a CPU's level and model
+    device_name: (
+        str  # of a GPU also the multiprocessors that this process sees; a CPU's level and model
+    )
     compile: bool
     threads: int  # torch threads of the stacked engine; the loop always has one for each visit
     workers: int  # visits that the loop trains side by side; does not touch the results
@@ -44,28 +46,27 @@ class Machine:
 
     @classmethod
     def of(cls, spec: StudySpec, prepared: Prepared) -> Machine:
+        """The machine as a setting uses it, by what the study says and what suits the model."""
         device, model = resolve_device(spec.device), prepared.task.module
+        precision = prepared.arithmetic.precision
         choice = prepared.choice or engine_of(spec, prepared)
-        engine, streams = choice.engine, choice.streams
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        stacked = engine == "stacked"
-        threads = spec.threads or 1
-        apart = stacked and _forks(device, threads)
-        if stacked and spec.compile and not has_compiler():
-            log.warning("no C++ compiler found: the stacked engine runs uncompiled, several times slower")
-        precision = arithmetic_of(spec).precision
-        on_gpu = stacked and device != "cpu"
-        kernels = on_gpu and not streams and own_kernels(model, precision, prepared.device)
+        stacked, streams = choice.engine == "stacked", choice.streams
+        own = stacked and device != "cpu" and not streams
+        kernels = own and own_kernels(model, precision, prepared.device)
         compile = stacked and spec.compile and has_compiler()
-        compile = compile and compiles(model, prepared.device.type, precision, kernels)
+        if stacked and spec.compile and not compile:
+            uncompiled = "the stacked engine runs uncompiled, several times slower"
+            log.warning("no C++ compiler found: %s", uncompiled)
+        threads = spec.threads or 1  # more of them lose more at barriers than they gain
+        forks = stacked and _forks(device, threads)
+        processes = (spec.processes or min(_cores(), PROCESSES)) if forks else 1
         return cls(
-            engine, device, device_name(device), compile,
-            # more threads than one lose more at the barriers between small kernels than they gain
+            choice.engine, device, device_name(device),
+            compile=compile and compiles(model, prepared.device.type, precision, kernels),
             threads=threads,
-            workers=1 if stacked or device != "cpu" else spec.workers or cores,
-            processes=spec.groups or ((spec.processes or min(cores, PROCESSES)) if apart else 1),
-            precision=precision, deterministic=spec.deterministic, streams=streams,
-            kernels=kernels,
+            workers=1 if stacked or device != "cpu" else spec.workers or _cores(),
+            processes=spec.groups or processes,
+            precision=precision, deterministic=spec.deterministic, streams=streams, kernels=kernels,
         )  # fmt: skip
 
     @property
@@ -75,8 +76,15 @@ class Machine:
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
-        found = asdict(self) | {"kernels": self.kernels and KERNELS}
-        return {k: v for k, v in found.items() if k != "workers"}
+        facts = asdict(self) | {"kernels": self.kernels and KERNELS}
+        return {name: value for name, value in facts.items() if name != "workers"}
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _forks(device: str, threads: int) -> bool:
@@ -84,36 +92,40 @@ def _forks(device: str, threads: int) -> bool:
     return device == "cpu" and AVAILABLE and threads == 1
 
 
-def engine_of(spec: StudySpec, prepared: Prepared) -> Choice:
+def engine_of(spec: StudySpec, prepared: Prepared) -> EngineChoice:
     """The engine of a setting, as asked for or chosen; refuses one that cannot train it.
 
-    What only a step can show is found out by the rehearsal.
+    The rehearsal shows what only a step can show.
     """
     if spec.engine == "loop":
-        return Choice("loop")
+        return EngineChoice("loop")
     module, device = prepared.task.module, prepared.device.type
     streams = streams_of(module, device) if spec.streams is None else spec.streams
     refused = refusal(prepared.task, streams)
     if refused is None and prepared.has_own_objective:
         refused = own_objective()
     if spec.engine == "auto":
-        chosen = choose(module, device, prepared.steps) if refused is None else Choice.instead(refused)
+        chosen = (
+            choose(module, device, prepared.steps)
+            if refused is None
+            else EngineChoice.instead(refused)
+        )
         return replace(chosen, streams=streams) if chosen.engine == "stacked" else chosen
     if refused is not None:
         raise refused
-    return Choice("stacked", streams=streams)
+    return EngineChoice("stacked", streams=streams)
 
 
 def arithmetic_of(spec: StudySpec) -> Arithmetic:
     """Precision and repeatability as a study has them on this machine."""
-    on_cpu = resolve_device(spec.device) == "cpu"
-    precision = spec.precision or ("fp32" if on_cpu else "tf32")
-    if on_cpu and precision not in ("fp32", "fp64"):
+    device = torch.device(resolve_device(spec.device))
+    arithmetic = Arithmetic.on(device, spec.precision, spec.deterministic)
+    if device.type == "cpu" and arithmetic.precision not in ("fp32", "fp64"):
         fix = "set precision=fp32, or device=cuda on a machine with a GPU"
-        raise InputError("precision", "must be fp32 or fp64 on a CPU", precision, fix)
-    if on_cpu and spec.streams:
+        raise InputError("precision", "must be fp32 or fp64 on a CPU", arithmetic.precision, fix)
+    if device.type == "cpu" and spec.streams:
         raise InputError("streams", "must be 0 on a CPU", spec.streams)
-    return Arithmetic(precision, spec.deterministic)
+    return arithmetic
 
 
 def resolve_device(device: str) -> str:
@@ -123,12 +135,14 @@ def resolve_device(device: str) -> str:
         raise InputError("device", "is not there: torch sees no GPU", device, "use device=cpu")
     if device != "cpu" and (torch.device(device).index or 0) >= torch.cuda.device_count():
         there = torch.cuda.device_count()
-        raise InputError("device", f"is not there: torch sees {there} GPU(s), from cuda:0 on", device)
+        raise InputError(
+            "device", f"is not there: torch sees {there} GPU(s), from cuda:0 on", device
+        )
     return device
 
 
 def suited(spec: StudySpec, before: Mapping[str, Any]) -> StudySpec:
-    """The study, with what was found to suit the machine when its runs began: that stays."""
+    """The study with the engine and groups that its runs began with, which stay."""
     spec = replace(spec, groups=spec.groups or before.get("processes"))
     here = before.get("device") == resolve_device(spec.device)
     if here and spec.engine == "auto" and before.get("engine") in ("loop", "stacked"):

@@ -10,26 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskip.data.base import Dataset, Samples
+from fedskip.config.setting import Draft, Setting
+from fedskip.data.client_scores import refuse_unmixed
+from fedskip.data.dataset import Dataset
 from fedskip.data.division import Division, divide
-from fedskip.data.mix import refuse_unmixed
-from fedskip.data.pools import Pool, Pools
+from fedskip.data.loaded import LoadedDataset, LoadedDatasets
 from fedskip.data.standardize import Scale, Standardized, measure_scale, refuse_unfit
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.engine.handed import EPSILON, Handing
-from fedskip.engine.local import Route, route
 from fedskip.engine.task import Task
-from fedskip.federation import Clients, Run, Server
-from fedskip.input.errors import require
+from fedskip.engine.upload_filters import EPSILON, UploadFilter
+from fedskip.federation import Run, make_routes, make_run, make_task
+from fedskip.federation.wiring import Routes
 from fedskip.methods.base import Method
+from fedskip.models.construction import initial_model
 from fedskip.models.lstm import CharLSTM
-from fedskip.models.making import make
-from fedskip.models.measures import loss
 from fedskip.models.metrics import Metric, metrics
-from fedskip.models.vector import Layout
-from fedskip.spec.parts import parts
-from fedskip.spec.setting import Draft, Setting
-from fedskip.study.choice import Choice
+from fedskip.study.choose_engine import EngineChoice
 
 
 @dataclass(frozen=True)
@@ -37,12 +33,14 @@ class Prepared:
     """A setting with everything it names. What lies on the device is made when it is asked for."""
 
     setting: Setting
-    pool: Pool
+    pool: LoadedDataset
     divisions: Mapping[int, Division]  # by partition seed
     device: torch.device
     arithmetic: Arithmetic
-    scales: Mapping[int, Scale] = field(default_factory=dict)  # by partition seed, if inputs are standardised
-    choice: Choice | None = None  # of an engine, once it has been tried
+    scales: Mapping[int, Scale] = field(
+        default_factory=dict
+    )  # by partition seed, if inputs are standardised
+    choice: EngineChoice | None = None  # of an engine, once it has been tried
 
     @property
     def dataset(self) -> Dataset:
@@ -50,20 +48,15 @@ class Prepared:
 
     @functools.cached_property
     def task(self) -> Task:
-        setting, dtype, data = self.setting, self.arithmetic.dtype, self.dataset
+        setting, data = self.setting, self.dataset
         template = self.make(setting.seeds[0], "init")
         if isinstance(template, CharLSTM):
             template.refuse(getattr(data.samples, "x", None))
-        template = template.to(self.device, dtype)
-        pool: Samples = data.samples
-        train, test = converted(dtype, data.train_transform), converted(dtype, data.test_transform)
-        if self.scales:  # which is done when samples are taken
-            pool, train, test = Standardized.of(data, self._different), None, None
-        samples = pool.to(self.device, dtype)
-        require("data.samples.to", hasattr(samples, "take"), "must give samples", type(samples).__name__)
-        return Task(
-            template, Layout.of(template), loss(setting.loss), self.metrics,
-            samples, setting.local, train, test, self.arithmetic, filled=not any(self.short().values()),
+        # inputs are standardised when samples are taken, which leaves nothing to transform
+        samples = Standardized.of(data, self._different) if self.scales else data
+        return make_task(
+            template, samples, setting.local, loss=setting.loss, metric=self.metrics, device=self.device,
+            arithmetic=self.arithmetic, full_batches=not any(self.short().values()),
         )  # fmt: skip
 
     @functools.cached_property
@@ -80,7 +73,7 @@ class Prepared:
     def make(self, seed: int, purpose: str) -> nn.Module:
         """The model as it starts, on the host."""
         setting = self.setting
-        return make(setting.model, self.dataset.sizes, setting.init, seed, purpose)
+        return initial_model(setting.model, self.dataset.sizes, setting.init, seed, purpose)
 
     def leave_device(self) -> None:
         """Give back the device's memory, which another setting may need."""
@@ -109,18 +102,21 @@ class Prepared:
 
     def parts(self) -> list["Prepared"]:
         """The setting part by part, each with the divisions of its own seeds."""
-        found = []
-        for part in parts(self.setting):
+        prepared = []
+        for part in self.setting.parts():
             seeds = {part.division_seed(seed) for seed in part.seeds}
             some = {seed: each for seed, each in self.divisions.items() if seed in seeds}
             scales = {seed: each for seed, each in self.scales.items() if seed in seeds}
-            found.append(replace(self, setting=part, divisions=some, scales=scales))
-        return found
+            prepared.append(replace(self, setting=part, divisions=some, scales=scales))
+        return prepared
 
     def small_clients(self) -> list[str]:
         """Those with too few samples for a batch, counted, in words: left out, or in a short batch."""
         local, divisions, lines = self.setting.local, self.divisions.values(), []
-        kept, dropped = [len(each.clients) for each in divisions], [each.dropped for each in divisions]
+        kept, dropped = (
+            [len(each.clients) for each in divisions],
+            [each.dropped for each in divisions],
+        )
         small = [*self.short().values()]
         if any(dropped):
             clients = f"{_range(dropped)} of {_range(map(add, kept, dropped))} clients"
@@ -133,28 +129,23 @@ class Prepared:
     def short(self) -> dict[int, int]:
         """How many clients have fewer samples than a batch, by partition seed."""
         batch = self.setting.local.batch
-        return {seed: int((each.clients.sizes < batch).sum()) for seed, each in self.divisions.items()}
+        return {
+            seed: int((each.clients.sizes < batch).sum()) for seed, each in self.divisions.items()
+        }
 
     def run(self, method: Method, seed: int) -> Run:
         """The run of one method and one seed, before its first round."""
-        setting, layout = self.setting, self.task.layout
-        clients = self.division(seed).clients
-        x = self.start(seed, "init")
-        server = Server(
-            method, x, layout, clients=len(clients), slots=setting.cohort, seed=seed,
-            policy=setting.cohort_policy, fresh=lambda: self.start(seed, "fresh"),
-        )  # fmt: skip
-        routes, guard = functools.partial(self.routes, seed), setting.guard == "nonfinite"
-        return Run(
-            server,
-            Clients(method, layout, clients.sizes, routes, x, guard=guard, handing=self._handing(seed)),
-            name=setting.run_name(method, seed),
-            look_every=setting.eval_every,
-            last=setting.rounds,
+        setting = self.setting
+        return make_run(
+            self.task, self.division(seed).clients, method, cohort=setting.cohort, seed=seed,
+            rounds=setting.rounds, cohort_policy=setting.cohort_policy, start=self.start(seed, "init"),
+            fresh=lambda: self.start(seed, "fresh"), routes=self.routes(seed),
+            upload_filter=self._upload_filter(seed), guard=setting.guard == "nonfinite",
+            name=setting.run_name(method, seed), eval_every=setting.eval_every,
             keep_slots=setting.slot_accuracy,
-        )
+        )  # fmt: skip
 
-    def _handing(self, seed: int) -> Handing | None:
+    def _upload_filter(self, seed: int) -> UploadFilter | None:
         """What the clients of a seed do to a model before they hand it on, if anything."""
         setting, task = self.setting, self.task
         if setting.privacy is None and setting.attack is None:
@@ -164,7 +155,7 @@ class Prepared:
             setting.privacy.epsilon(1)  # refuses where it cannot be counted
         clients = len(self.division(seed).clients)
         poisoners = setting.attack.poisoners(seed, clients) if setting.attack else ()
-        return Handing(task.layout.trainable, setting.privacy, setting.attack, poisoners)
+        return UploadFilter(task.layout.trainable, setting.privacy, setting.attack, poisoners)
 
     def runs(self, *, first: bool = False) -> Iterator[Run]:
         """All runs of the setting, or those of its first seed, one at a time."""
@@ -192,18 +183,20 @@ class Prepared:
 
         @functools.cache
         def start(seed: int, purpose: str) -> Tensor:
-            return self.task.layout.pack(self.make(seed, purpose)).to(self.device, self.task.arithmetic.dtype)
+            return self.task.layout.pack(self.make(seed, purpose)).to(
+                self.device, self.task.arithmetic.dtype
+            )
 
         return start
 
     @functools.cached_property
-    def routes(self) -> Callable[[int, int, int, int], Route]:
-        """A function of seed, key, client and round that gives routes; all methods of a seed share them."""
+    def routes(self) -> Callable[[int], Routes]:
+        """A function of the seed that gives the steps of its visits; all methods of a seed share them."""
 
-        @functools.lru_cache(maxsize=4 * self.setting.cohort * len(self.setting.seeds))
-        def routes(seed: int, key: int, client: int, round: int) -> Route:
-            indices = self.division(seed).clients[client]
-            return route(key, indices, self.task.local, round, self.setting.rounds)
+        @functools.cache
+        def routes(seed: int) -> Routes:
+            setting, clients = self.setting, self.division(seed).clients
+            return make_routes(clients, setting.local, setting.rounds, kept=4 * setting.cohort)
 
         return routes
 
@@ -224,7 +217,11 @@ def partition_file(folder: Path, setting: Setting, seed: int) -> Path:
 
 
 def prepare(
-    draft: Draft, pools: Pools, device: torch.device, arithmetic: Arithmetic, folder: Path | None = None
+    draft: Draft,
+    pools: LoadedDatasets,
+    device: torch.device,
+    arithmetic: Arithmetic,
+    folder: Path | None = None,
 ) -> Prepared:
     """Load and divide. Partitions that lie in `folder` are used as they are."""
     pool = pools.get(draft.keys["data"])
@@ -241,22 +238,20 @@ def prepare(
     }  # fmt: skip
     if setting.client_accuracy:
         headline = metrics(setting.metric)[0]
-        refuse_unmixed(dataset, divisions.values(), mean=not headline.whole and headline.after is None)
+        refuse_unmixed(
+            dataset, divisions.values(), mean=not headline.whole and headline.after is None
+        )
     scales = {}
     if dataset.standardize:
         refuse_unfit(dataset)
-        scales = {seed: measure_scale(dataset, each.clients.indices) for seed, each in divisions.items()}
+        scales = {
+            seed: measure_scale(dataset, each.clients.indices) for seed, each in divisions.items()
+        }
     return Prepared(setting, pool, divisions, device, arithmetic, scales)
 
 
 def _range(numbers: Iterable[int]) -> str:
     """A number, or the smallest and the largest, as seeds differ."""
-    found = sorted(set(numbers))
-    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
-
-
-def converted(dtype: torch.dtype, transform: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
-    """The transform, with its results in `dtype`."""
-    if transform is None or dtype == torch.float32:
-        return transform
-    return lambda *arguments: transform(*arguments).to(dtype)
+    every = list(numbers)
+    low, high = min(every), max(every)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,122 +1,93 @@
-"""Processes that answer questions: on a CPU, Python's lock keeps threads from sharing small steps."""
+"""Where groups of runs are trained: in this process, or each group in a process of its own."""
 
-import atexit
-import ctypes
-import multiprocessing
-import os
-import pickle
-import signal
-import sys
-import warnings
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from typing import Any, Literal
+from typing import Protocol
 
-import torch
+from fedskip.federation import Saved
+from fedskip.records.table import Row
+from fedskip.report.progress import Status
+from fedskip.study.processes import Process, Respond, Tell, answers
+from fedskip.study.setting_plan import Group
 
-from fedskip.input.errors import portable
-from fedskip.study.stops import SIGNALS
-
-AVAILABLE = sys.platform == "linux"  # forking is not safe everywhere
-Tell = Callable[[Any], None]
-Respond = Callable[[Any], Any]  # a question's answer
-Message = tuple[Literal["told", "answer", "error"], Any]
+Preparing = Callable[[int], None]  # hears of steps that are compiled, as `Engine.watch` says it
 
 
-class ProcessEnded(RuntimeError):
-    """A training process was killed: by the system, say, when memory ran out."""
+class Workers(Protocol):
+    """Train groups of runs; the same groups give the same bits wherever they are trained."""
 
+    def advance(
+        self, groups: Sequence[Group], until: int, preparing: Preparing
+    ) -> Iterator[list[Row]]:
+        """Train groups up to round `until`; gives the rows of the history as they are found.
 
-class Worker:
-    """A process that answers questions, forked from this one: it starts with all that is in memory here.
-
-    It ends when this object is closed or this process ends, however that happens.
-    """
-
-    def __init__(self, prepare: Callable[[Tell], Respond]) -> None:
-        """`prepare` is called in the new process and gives the function that answers questions.
-
-        It gets a function that tells something before the answer is found.
+        Afterwards the runs here are as they were where they were trained.
         """
-        self.pipe, there = multiprocessing.Pipe()
-        context = multiprocessing.get_context("fork")
-        self._process = context.Process(
-            target=_serve, args=(prepare, there, self.pipe, os.getpid()), daemon=True
-        )
-        with warnings.catch_warnings():
-            # of other threads, which only draw progress and hold nothing that is used there
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
-        there.close()
-        atexit.register(self.close)  # before multiprocessing asks it to end, and waits: it would not hear
-
-    def ask(self, question: Any) -> None:
-        try:
-            self.pipe.send_bytes(pickle.dumps(question))
-        except ConnectionError:
-            raise self._ended() from None
-
-    def receive(self) -> Message:
-        try:
-            message: Message = pickle.loads(self.pipe.recv_bytes())
-        except (EOFError, ConnectionError):
-            raise self._ended() from None
-        return message
-
-    def _ended(self) -> ProcessEnded:
-        self._process.join()
-        return ProcessEnded(f"a training process ended with code {self._process.exitcode}")
 
     def close(self) -> None:
-        """End the process, also in the middle of a question."""
-        atexit.unregister(self.close)
-        self._process.kill()
-        self._process.join()
+        """Leave nothing running."""
 
 
-def answers(
-    workers: Sequence[Worker], heard: Callable[[int, Any], None] | None = None
-) -> Iterator[tuple[int, Any]]:
-    """What each worker answers to its last question, as it comes; an error over there is raised here.
+class InProcess:
+    """Trains in this process, one group after another."""
 
-    Workers are given by their place in the list. `heard` gets what they tell until then.
-    """
-    waiting: dict[Any, int] = {worker.pipe: index for index, worker in enumerate(workers)}
-    while waiting:
-        for pipe in wait(list(waiting)):
-            kind, what = workers[waiting[pipe]].receive()
-            if kind == "error":
-                raise what
-            if kind == "answer":
-                yield waiting.pop(pipe), what
-            elif heard is not None:
-                heard(waiting[pipe], what)
+    def advance(
+        self, groups: Sequence[Group], until: int, preparing: Preparing
+    ) -> Iterator[list[Row]]:
+        for group in groups:
+            yield from group.advance(until, preparing)
+
+    def close(self) -> None:
+        pass
 
 
-def _serve(prepare: Callable[[Tell], Respond], there: Connection, here: Connection, parent: int) -> None:
-    here.close()
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # stopping is the parent's business
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed study leaves nobody behind
-    if os.getppid() != parent:
-        return
-    torch.set_num_threads(1)  # the threads of the parent's pools were not forked
-    compiler = sys.modules.get("torch._inductor.async_compile")
-    if compiler is not None:
-        compiler.AsyncCompile.pool.cache_clear()
-    respond = None
+class Forked:
+    """Trains each group in a process of its own, forked when its group first advances."""
 
-    def send(*message: Any) -> None:
-        there.send_bytes(pickle.dumps(message))
+    def __init__(self) -> None:
+        self._processes: dict[int, Process] = {}  # by the number of the group
 
-    while True:
-        try:
-            question = pickle.loads(there.recv_bytes())
-        except EOFError:
-            return
-        try:
-            respond = respond or prepare(partial(send, "told"))
-            send("answer", respond(question))
-        except Exception as error:
-            send("error", portable(error, "In a training process"))
+    def advance(
+        self, groups: Sequence[Group], until: int, preparing: Preparing
+    ) -> Iterator[list[Row]]:
+        for group in groups:
+            if group.number not in self._processes:
+                self._processes[group.number] = Process(partial(_serve, group))
+        processes = [self._processes[group.number] for group in groups]
+        for process in processes:
+            process.ask(until)
+        for index, is_answer, message in answers(processes):
+            group = groups[index]
+            if is_answer:
+                group.restore(until, *message)
+                continue
+            kind, content, status = message
+            group.elsewhere = partial(since, status, time.monotonic())
+            if kind == "rows":
+                yield content
+            else:
+                preparing(content)
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.close()
+        self._processes = {}
+
+
+def since(status: Status, when: float) -> Status:
+    """What a process said of its runs at some time, with the time that it has been compiling since."""
+    seconds = time.monotonic() - when if status.doing else 0.0
+    return replace(status, preparing=status.preparing + seconds)
+
+
+def _serve(group: Group, tell: Tell) -> Respond:
+    """In a process of its own: advances its group, and answers with the state of the runs."""
+
+    def advance(until: int) -> Saved:
+        for rows in group.advance(until, lambda rows: tell(("step", rows, group.status()))):
+            tell(("rows", rows, group.status()))
+        return group.save()
+
+    return advance

@@ -12,8 +12,8 @@ from fedskip import rng
 from fedskip.engine import Loop, Plan, Stacked
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.task import Preparing
+from fedskip.errors import InputError
 from fedskip.federation import Run
-from fedskip.input.errors import InputError
 from fedskip.methods import FedAvg, FedProx, Moon, Scaffold
 from tiny import (
     LOCAL,
@@ -78,7 +78,9 @@ def test_it_tells_of_every_step_that_it_prepares() -> None:
     engine.watch(lambda rows: told.append((rows, engine.preparing)))
     train_together(engine, runs, 2)
     begun = [(rows, at) for rows, at in told if rows]
-    assert [rows for rows, _ in told[1::2]] == [0] * len(begun), "each is ready before the next begins"
+    assert [rows for rows, _ in told[1::2]] == [0] * len(begun), (
+        "each is ready before the next begins"
+    )
     assert [(at.doing, at.begun, at.most) for _, at in begun] == [
         ("tracing", number, 4) for number in range(1, len(begun) + 1)
     ]
@@ -115,7 +117,7 @@ def test_batchnorm_with_clients_that_all_fill_a_batch_is_stacked() -> None:
     task = normed(replace(LOCAL, small_clients="short"))
     with pytest.raises(InputError, match="cannot be 'stacked' for BatchNorm with short batches"):
         Stacked(task, Plan(sizes=[2], compile=False))
-    task = replace(task, filled=True)
+    task = replace(task, full_batches=True)
     looped, stacked = (runs_of(task, [FedAvg(), FedAvg(period=2)]) for _ in range(2))
     for run in looped:
         train(Loop(task), run, 2)
@@ -125,5 +127,7 @@ def test_batchnorm_with_clients_that_all_fill_a_batch_is_stacked() -> None:
 
 def test_bf16_with_batch_norm_needs_streams() -> None:
     task = replace(task_of("resnet50", dtype=torch.float32), arithmetic=Arithmetic("bf16"))
-    with pytest.raises(InputError, match=r"streams must be 1 or more for BatchNorm in bf16.*streams=4"):
+    with pytest.raises(
+        InputError, match=r"streams must be 1 or more for BatchNorm in bf16.*streams=4"
+    ):
         Stacked(task, Plan(sizes=[2], compile=False))

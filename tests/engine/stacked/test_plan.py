@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 from fedskip import rng
 from fedskip.engine.stacked.plan import MASKED, SIZES, busy_rows, limited, stack_sizes
 
-histograms = st.dictionaries(st.integers(1, 60), st.integers(1, 50), min_size=1, max_size=7).map(Counter)
+histograms = st.dictionaries(st.integers(1, 60), st.integers(1, 50), min_size=1, max_size=7).map(
+    Counter
+)
 
 
 def work(histogram: Counter[int], sizes: Sequence[int]) -> int:
     """Rows computed: each step takes the smallest table that fits."""
-    return sum(steps * min(size for size in sizes if size >= rows) for rows, steps in histogram.items())
+    return sum(
+        steps * min(size for size in sizes if size >= rows) for rows, steps in histogram.items()
+    )
 
 
 @given(histograms, st.integers(1, 8), st.sampled_from([0.0, 0.05, 0.15, 0.5]))
@@ -55,7 +59,9 @@ def test_stack_sizes_of_a_large_study() -> None:
     assert stack_sizes(Counter()) == ()
 
 
-stretches = st.lists(st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), max_size=3), max_size=3)
+stretches = st.lists(
+    st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), max_size=3), max_size=3
+)
 
 
 @given(stretches)

@@ -40,7 +40,9 @@ def test_a_finished_row_is_frozen_whole() -> None:
     for name in ("y", "v", "loss"):
         assert torch.equal(after[name][1], rows[name][1])
         assert not torch.equal(after[name][0], rows[name][0])
-    assert not torch.equal(after["y"][0, d:], rows["y"][0, d:]), "the other row's statistics have moved"
+    assert not torch.equal(after["y"][0, d:], rows["y"][0, d:]), (
+        "the other row's statistics have moved"
+    )
 
 
 @pytest.mark.parametrize("contrast", [False, True])

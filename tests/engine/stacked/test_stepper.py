@@ -11,7 +11,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedskip.engine.stacked.stepper import Stopwatch, compiled, has_compiler
-from fedskip.input.errors import InputError
+from fedskip.errors import InputError
 from fedskip.methods import FedAvg, FedProx, Method, Scaffold
 from tiny import (
     assert_agree,
@@ -60,7 +60,7 @@ def test_a_step_that_does_not_compile_is_refused() -> None:
 def test_a_stopwatch_counts_each_step_once_and_tells() -> None:
     """Also where recording a graph compiles its step, and where a graph is recorded again."""
     watch, told = Stopwatch(), list[tuple[int, bool]]()
-    watch.told = lambda rows: told.append((rows, watch.running))
+    watch.notify = lambda rows: told.append((rows, watch.running))
     for rows in (7, 3, 7):
         with watch(rows, contrast=False), watch(1, contrast=False):
             assert watch.running

@@ -18,7 +18,9 @@ def _here(monkeypatch):
 def runs(out, store=None):
     client = MlflowClient(store or f"sqlite:///{out / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("study")
-    return client, {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    return client, {
+        run.info.run_name: run for run in client.search_runs([experiment.experiment_id])
+    }
 
 
 def read(out, store=None):
@@ -28,7 +30,9 @@ def read(out, store=None):
     for name, run in found.items():
         rounds, ends[name] = {}, {}
         for key in run.data.metrics:
-            points = flat([(m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)])
+            points = flat(
+                [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)]
+            )
             if key.startswith("summary/"):
                 ends[name][key.removeprefix("summary/")] = points[max(points)]
             else:
@@ -49,7 +53,13 @@ def test_numbers_summary_and_parameters(tmp_path, processes, capfd):
     assert heard == history(tmp_path / "s")
     assert ends == summaries(results)
     run = runs(tmp_path / "s")[1]["two.FedSkip-2.s0"]
-    expected = {"method": "FedSkip-2", "method.period": "2", "seed": "0", "cohort": "2", "local.batch": "4"}
+    expected = {
+        "method": "FedSkip-2",
+        "method.period": "2",
+        "seed": "0",
+        "cohort": "2",
+        "local.batch": "4",
+    }
     assert expected.items() <= run.data.params.items()
     assert run.info.status == "FINISHED"
 
@@ -103,8 +113,13 @@ def test_studies_of_one_name_share_a_store(tmp_path, monkeypatch):
     client = MlflowClient(store)
     experiment = client.get_experiment_by_name("study")
     found = client.search_runs([experiment.experiment_id])
-    assert sorted(run.info.run_name for run in found) == ["toy.FedAvg.s0"] * 2 + ["toy.FedSkip-2.s0"] * 2
-    assert {run.data.tags["fedskip.out"] for run in found} == {str(tmp_path / n) for n in ("one", "two")}
+    assert (
+        sorted(run.info.run_name for run in found)
+        == ["toy.FedAvg.s0"] * 2 + ["toy.FedSkip-2.s0"] * 2
+    )
+    assert {run.data.tags["fedskip.out"] for run in found} == {
+        str(tmp_path / n) for n in ("one", "two")
+    }
     assert not (tmp_path / "one" / "mlflow.db").exists()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedskip import Tracker
 from fedskip.study import Interrupted
-from studies import study
+from studies import as_table, study
 from tracked import FEW, without_clock
 from tracked import history as expected
 
@@ -38,7 +38,10 @@ class Listens(Tracker):
 def heard(listener):
     """Without what says which row it is."""
     return {
-        run: {r: {k: v for k, v in row.items() if k not in ("seed", "round")} for r, row in rows.items()}
+        run: {
+            r: {k: v for k, v in row.items() if k not in ("seed", "round")}
+            for r, row in rows.items()
+        }
         for run, rows in listener.heard.items()
     }
 
@@ -47,7 +50,9 @@ def heard(listener):
 def test_all_rows_in_order(tmp_path, processes):
     listener = Listens()
     settings = [{"name": "one"}, {"name": "two", "cohort": 2}]
-    results = study(tmp_path / "s", **FEW, settings=settings, processes=processes).run(trackers=[listener])
+    results = study(tmp_path / "s", **FEW, settings=settings, processes=processes).run(
+        trackers=[listener]
+    )
     assert heard(listener) == expected(tmp_path / "s")
     assert listener.ended is results
     assert listener.closed == 1
@@ -81,7 +86,9 @@ def test_a_run_that_diverged(tmp_path, caplog):
     """It has no row, and a summary without scores: no tracker stumbles over it."""
     keys = FEW | {"methods": "fedprox(mu=1e30)", "local": {"batch": 4, "epochs": 1, "lr": 1e30}}
     listener = Listens()
-    results = study(tmp_path / "s", **keys).run(trackers=[listener, "tensorboard", "wandb", "mlflow"])
-    assert [row["diverged"] for row in results.summary] == [True]
+    results = study(tmp_path / "s", **keys).run(
+        trackers=[listener, "tensorboard", "wandb", "mlflow"]
+    )
+    assert [row["diverged"] for row in as_table(results.summary)] == [True]
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert (listener.heard, listener.ended) == ({}, results)

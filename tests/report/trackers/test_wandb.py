@@ -39,12 +39,17 @@ def read(out):
         [run] = [record["run"] for record in found if record["type"] == "run"]
         assert run["display_name"] not in heard, "one folder for a run"
         items = [record["history"] for record in found if record["type"] == "history"]
-        rows = [(row["step"]["num"], {k: v for k, v in row["item"].items() if k not in OWN}) for row in items]
+        rows = [
+            (row["step"]["num"], {k: v for k, v in row["item"].items() if k not in OWN})
+            for row in items
+        ]
         heard[run["display_name"]], about[run["display_name"]] = flat(rows), run
         ends[run["display_name"]] = summary = {}
         for record in found:
             summary |= record.get("summary", {}).get("update", {})
-        about[run["display_name"]]["code"] = [r["exit"].get("exit_code", 0) for r in found if "exit" in r]
+        about[run["display_name"]]["code"] = [
+            r["exit"].get("exit_code", 0) for r in found if "exit" in r
+        ]
     return heard, ends, about
 
 
@@ -59,9 +64,19 @@ def test_numbers_summary_and_config(tmp_path, processes, capfd):
     for run, summary in summaries(results).items():
         assert summary.items() <= ends[run].items()
     run = about["two.FedSkip-2.s0"]
-    assert (run["project"], run["run_group"], run["job_type"], run["code"]) == ("fedskip", "s", "two", [0])
+    assert (run["project"], run["run_group"], run["job_type"], run["code"]) == (
+        "fedskip",
+        "s",
+        "two",
+        [0],
+    )
     config = run["config"]["update"]
-    assert {"method": "FedSkip-2", "seed": 0, "cohort": 2, "local.batch": 4}.items() <= config.items()
+    assert {
+        "method": "FedSkip-2",
+        "seed": 0,
+        "cohort": 2,
+        "local.batch": 4,
+    }.items() <= config.items()
     assert capfd.readouterr() == ("", "")
 
 
@@ -76,7 +91,9 @@ def test_killed_between_a_row_and_its_checkpoint(tmp_path):
     kill(tmp_path / "s", "wandb")
     first = {folder.name[-16:] for folder in (tmp_path / "s" / "wandb").glob("offline-run-*")}
     results = study(tmp_path / "s", **FEW, processes=1).resume(trackers=[WandB()])
-    assert {folder.name[-16:] for folder in (tmp_path / "s" / "wandb").glob("offline-run-*")} == first
+    assert {
+        folder.name[-16:] for folder in (tmp_path / "s" / "wandb").glob("offline-run-*")
+    } == first
     heard, ends, _ = read(tmp_path / "s")
     assert without_clock(heard) == without_clock(history(tmp_path / "s"))
     assert ends["toy.FedAvg.s0"]["best"] == summaries(results)["toy.FedAvg.s0"]["best"]

@@ -12,14 +12,14 @@ from fedskip.engine.arithmetic import torch_threads
 from fedskip.engine.stacked.plan import Plan
 from fedskip.engine.stacked.stack import Stack
 from fedskip.engine.stacked.stepper import Stopwatch
-from fedskip.engine.task import Job, Preparing, Task, Told, Trained
-from fedskip.input.errors import InputError
-from fedskip.models import stacking_obstacles
-from fedskip.models.batchnorm import batch_statistics
+from fedskip.engine.task import Job, Notify, Preparing, Task, Trained
+from fedskip.errors import InputError
+from fedskip.models.checks import stacking_obstacles
+from fedskip.models.layer_kinds import batch_norms
 
 
 class Stacked:
-    """Trains all visits that are under way together.
+    """The engine that trains all visits under way together, one batched step at a time.
 
     Rows with MOON's contrast have a stack of their own, which spares the others its two extra forward passes.
     """
@@ -46,12 +46,12 @@ class Stacked:
             most=sum(len(stack.sizes) for stack in self.stacks.values()),
         )  # fmt: skip
 
-    def watch(self, told: Told) -> None:
-        self._watch.told = told
+    def watch(self, notify: Notify) -> None:
+        self._watch.notify = notify
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        # streams, graphs and kernels are to be those of this GPU: torch takes the first unless told
+        # streams, graphs and kernels are to be those of this GPU: torch takes the first by default
         device = self.task.device
         here = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         with torch_threads(self.plan.threads), torch.no_grad(), here:
@@ -85,12 +85,12 @@ def refusal(task: Task, streams: int = 0) -> InputError | None:
         obstacle = "it draws from torch's global generator; use engine=loop"
     if obstacle:
         return InputError("engine", "cannot be 'stacked' for this model", model, obstacle)
-    if not batch_statistics(task.module):
+    if not batch_norms(task.module):
         return None
     if task.arithmetic.precision == "bf16" and not streams:
         fix = "set streams=4, or precision=tf32"
         return InputError("streams", "must be 1 or more for BatchNorm in bf16", streams, fix)
-    if local.last_batch == "keep" or (local.small_clients == "short" and not task.filled):
+    if local.last_batch == "keep" or (local.small_clients == "short" and not task.full_batches):
         rule = "cannot be 'stacked' for BatchNorm with short batches"
         fix = "use engine=loop, or local.last_batch=drop and local.small_clients=drop"
         return InputError("engine", rule, local.last_batch, fix)

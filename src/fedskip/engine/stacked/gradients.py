@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_map
 
 from fedskip.engine.task import Task
 from fedskip.models.dropout import words
-from fedskip.models.forms import WithFeatures, functional
-from fedskip.models.measures import contrast_loss, per_sample
+from fedskip.models.losses import contrast_loss, per_sample
+from fedskip.models.stackable import WithFeatures, functional
 
 State = dict[str, Tensor]  # tensors by name
 
@@ -20,7 +20,13 @@ class Gradients:
     """The gradients of one task."""
 
     def __init__(
-        self, task: Task, contrast: bool, *, alone: bool = False, patches: bool = False, kernels: bool = False
+        self,
+        task: Task,
+        contrast: bool,
+        *,
+        alone: bool = False,
+        patches: bool = False,
+        kernels: bool = False,
     ) -> None:
         """`contrast`: whether MOON's loss is part of it; `alone`: there is one row, and no vmap.
 
@@ -28,7 +34,9 @@ class Gradients:
         """
         self.task, self.contrast, self.alone = task, contrast, alone
         # convolutions of one row read their weights where they lie in it, unless they begin at odd places
-        self.odd = alone and any(span.start % 4 for span in task.layout.spans if len(span.shape) == 4)
+        self.odd = alone and any(
+            span.start % 4 for span in task.layout.spans if len(span.shape) == 4
+        )
         self.model = functional(task.module, patches, kernels).train()
         self.frozen = functional(task.module, patches, kernels).eval() if contrast else None
         self.words = words(self.model)
@@ -45,18 +53,27 @@ class Gradients:
         if self.contrast:
             contrast = {name: self._represent(rows[name], x) for name in ("received", "previous")}
             contrast |= {name: rows[name][:, 0] for name in ("weight", "temperature")}
-        found, (_, (loss, rest)) = self._each(grad_and_value(self._objective, has_aux=True))(
+        gradients, (_, (loss, rest)) = self._each(grad_and_value(self._objective, has_aux=True))(
             self.task.layout.views(w), contrast, rest, x, t, here, word
         )
-        return torch.cat([g.reshape(len(w), -1) for g in found.values()], 1), loss, rest
+        return torch.cat([g.reshape(len(w), -1) for g in gradients.values()], 1), loss, rest
 
     def _objective(
-        self, w: State, contrast: State, rest: Tensor, x: Tensor, t: Tensor, here: Tensor, word: Tensor
+        self,
+        w: State,
+        contrast: State,
+        rest: Tensor,
+        x: Tensor,
+        t: Tensor,
+        here: Tensor,
+        word: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Of one row: what is differentiated, and beside it the loss alone and the buffers afterwards."""
         layout = self.task.layout
         # BatchNorm writes its statistics in place; into a view of many rows it would write to nowhere
-        buffers = {name: view.clone() for name, view in layout.views(rest, start=layout.trainable).items()}
+        buffers = {
+            name: view.clone() for name, view in layout.views(rest, start=layout.trainable).items()
+        }
         state = {**self._laid_out(w), **buffers, **dict.fromkeys(self.words, word)}
         if contrast:
             output, z = self._compute(WithFeatures(self.model), WithFeatures.named(state), x)
@@ -64,7 +81,9 @@ class Gradients:
             output = self._compute(self.model, state, x)
         loss = total = self._mean(per_sample(self.task.loss(output, t), len(x)), here)
         if contrast:
-            apart = contrast_loss(z, contrast["received"], contrast["previous"], contrast["temperature"])
+            apart = contrast_loss(
+                z, contrast["received"], contrast["previous"], contrast["temperature"]
+            )
             total = loss + contrast["weight"] * self._mean(apart, here)
         return total, (loss, torch.cat([rest[:0], *(b.reshape(-1) for b in buffers.values())]))
 
@@ -77,8 +96,8 @@ class Gradients:
             represented: Tensor = self._compute(WithFeatures(self.frozen), state, x)[1]
             return represented
 
-        found: Tensor = self._each(z)(models, inputs)
-        return found
+        outputs: Tensor = self._each(z)(models, inputs)
+        return outputs
 
     def _each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function for every row."""
@@ -93,7 +112,9 @@ class Gradients:
 
     def _laid_out(self, weights: State) -> State:
         """Weights as their kernels like them best."""
-        return {name: self._channels_last(w) for name, w in weights.items()} if self.alone else weights
+        return (
+            {name: self._channels_last(w) for name, w in weights.items()} if self.alone else weights
+        )
 
     def _channels_last(self, tensor: Tensor) -> Tensor:
         """The layout in which convolutions of one model are fastest."""

@@ -66,7 +66,8 @@ class Graphs:
         self.graphs, self.pool = {}, None
         self.rows = {name: self.like(t) for name, t in rows.items()}
         self.block = tuple(
-            torch.zeros((self.steps * part[0].numel(),), dtype=part.dtype, device=device) for part in block
+            torch.zeros((self.steps * part[0].numel(),), dtype=part.dtype, device=device)
+            for part in block
         )
         self.shapes = [part.shape[2:] for part in block]
         self.at = torch.zeros(1, dtype=torch.int64, device=device)

@@ -8,7 +8,9 @@ from fedskip.engine.stacked.stack import Stack
 from fedskip.engine.task import Job
 
 SHARE = 0.8  # of the free memory, for rows; evaluation and merges need some, too
-COPIES = 3  # of a row at the most: as laid out, where graphs read it, and while seats or graphs change
+COPIES = (
+    3  # of a row at the most: as laid out, where graphs read it, and while seats or graphs change
+)
 GIB = 1 << 30
 
 

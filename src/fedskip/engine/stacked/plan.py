@@ -8,8 +8,12 @@ import numpy as np
 
 SIZES = 8  # numbers of rows; each is a compile on a CPU, a captured graph on a GPU
 CONTRAST_SIZES = 3  # of all the sizes, where only some rows have a contrast
-STREAM_SIZES = 20  # on streams, where rows share the code of one: each is a graph to record, none a compile
-WORTH = 150_000  # steps of a row that another size must save on a CPU; compiling it takes about as long
+STREAM_SIZES = (
+    20  # on streams, where rows share the code of one: each is a graph to record, none a compile
+)
+WORTH = (
+    150_000  # steps of a row that another size must save on a CPU; compiling it takes about as long
+)
 MASKED = 0.12  # the share of the work that may go into rows that are not active
 
 
@@ -17,7 +21,9 @@ MASKED = 0.12  # the share of the work that may go into rows that are not active
 class Plan:
     """How rows are stacked. The same plan gives the same bits."""
 
-    sizes: Sequence[int] = ()  # numbers of rows that are computed at a time, of those without a contrast
+    sizes: Sequence[
+        int
+    ] = ()  # numbers of rows that are computed at a time, of those without a contrast
     contrast_sizes: Sequence[int] = ()  # and of those with one
     pull: bool = False  # whether some runs have mu and an anchor
     linear: bool = False  # whether some have a linear term
@@ -52,13 +58,13 @@ def busy_rows(runs: Sequence[Sequence[np.ndarray]]) -> Counter[int]:
 
 def limited(histogram: Counter[int], limit: int | None) -> Counter[int]:
     """The same work where at most `limit` rows are computed at a time: the others wait for their turn."""
-    found: Counter[int] = Counter()
+    limited_counts: Counter[int] = Counter()
     for rows, steps in histogram.items():
         turns, rest = divmod(rows, limit or rows)
-        found[min(rows, limit or rows)] += turns * steps
+        limited_counts[min(rows, limit or rows)] += turns * steps
         if rest:
-            found[rest] += steps
-    return found
+            limited_counts[rest] += steps
+    return limited_counts
 
 
 def stack_sizes(
@@ -83,10 +89,14 @@ def stack_sizes(
     rows = np.array(counts)
     cost = rows * total[1:]  # one size for all
     smaller = np.tril(np.ones((len(rows), len(rows)), dtype=bool), -1)
-    back: list[np.ndarray] = []  # for each further size: the largest number that the smaller sizes serve
+    back: list[
+        np.ndarray
+    ] = []  # for each further size: the largest number that the smaller sizes serve
     while cost[-1] * (1 - masked) > useful and len(back) + 1 < min(limit, len(rows)):
         # numbers up to i as cheaply as before, those in (i, j] at rows[j]
-        split = np.where(smaller, cost[None, :] + rows[:, None] * (total[1:, None] - total[None, 1:]), np.inf)
+        split = np.where(
+            smaller, cost[None, :] + rows[:, None] * (total[1:, None] - total[None, 1:]), np.inf
+        )
         if cost[-1] - split[-1].min() < worth:
             break
         back.append(np.where(split.min(1) < cost, split.argmin(1), -1))

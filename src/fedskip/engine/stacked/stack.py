@@ -1,7 +1,7 @@
 """Rows that share one step: each visit under way has a seat, one row of every matrix.
 
 Visits are of unequal length, so a row that has finished is frozen whole (weights, momentum, buffers) until
-the rows are laid out anew. That happens when visits join, or when those still busy fit a smaller size. There
+the rows are laid out again. That happens when visits join, or when those still busy fit a smaller size. There
 are few sizes, because each is traced, and compiled where there is a compiler, once.
 """
 
@@ -70,7 +70,10 @@ class Stack:
         if not ended:
             return
         index = on(self.rows["y"].device, ended)
-        y, loss = self.rows["y"].index_select(0, index), self.rows["loss"].index_select(0, index)[:, 0]
+        y, loss = (
+            self.rows["y"].index_select(0, index),
+            self.rows["loss"].index_select(0, index)[:, 0],
+        )
         self.rows["active"] = self.rows["active"].index_fill(0, index, False)
         places: dict[Job, dict[int, int]] = {}  # k -> place in y; seats keep the order of joining
         for j, i in enumerate(ended):
@@ -83,7 +86,9 @@ class Stack:
                 yield Trained(job, list(of_job), y, loss)
             else:
                 rows = on(y.device, list(of_job.values()))
-                yield Trained(job, list(of_job), y.index_select(0, rows), loss.index_select(0, rows))
+                yield Trained(
+                    job, list(of_job), y.index_select(0, rows), loss.index_select(0, rows)
+                )
 
     def lay_out(self) -> None:
         """Seat those who wait, as far as there is room, and close ranks where a smaller size will do."""
@@ -103,7 +108,9 @@ class Stack:
         empty = size - busy
         self.seats = [*(self.seats[i] for i in keep), *joining, *[None] * empty]
         if empty:
-            zeros = {name: rows.new_zeros((empty, *rows.shape[1:])) for name, rows in blocks[0].items()}
+            zeros = {
+                name: rows.new_zeros((empty, *rows.shape[1:])) for name, rows in blocks[0].items()
+            }
             blocks.append(zeros)
         self.rows = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
 
@@ -135,13 +142,20 @@ class Stack:
         rows, route = self.rows_of(job, [0]), job.routes[0]
         y = rows["y"]
         index = on(y.device, route.batches[:1])
-        return rows, index, on(y.device, route.eta[:1, None], y.dtype), torch.zeros_like(index[:, 0])
+        return (
+            rows,
+            index,
+            on(y.device, route.eta[:1, None], y.dtype),
+            torch.zeros_like(index[:, 0]),
+        )
 
     def rows_of(self, job: Job, ks: Sequence[int]) -> Matrices:
         """The matrices of visits that begin."""
         x, terms, plan = job.x, job.terms, self.plan
         k, d = len(x), self.task.layout.trainable
-        if (terms.mu is not None and not plan.pull) or (terms.linear is not None and not plan.linear):
+        if (terms.mu is not None and not plan.pull) or (
+            terms.linear is not None and not plan.linear
+        ):
             raise ValueError("a method must give the same kinds of terms in every round")
         keys = on(x.device, [route.key for route in job.routes])
         rows = {

@@ -21,8 +21,8 @@ from fedskip.engine.stacked.gradients import Gradients
 from fedskip.engine.stacked.graph import Graphs
 from fedskip.engine.stacked.plan import Plan
 from fedskip.engine.stacked.step import STATE, Matrices, step
-from fedskip.engine.task import Task, Told
-from fedskip.input.errors import InputError, said
+from fedskip.engine.task import Notify, Task
+from fedskip.errors import InputError, first_line
 
 Code = Callable[..., tuple[Tensor, ...]]
 BLOCK = 256  # steps whose indices are sent to the device together
@@ -32,9 +32,13 @@ class Stopwatch:
     """Runs while a step is traced, compiled or recorded; it can be read at any time."""
 
     def __init__(self) -> None:
-        self.begun: set[tuple[int, bool]] = set()  # steps, by their rows and whether these have a contrast
+        self.begun: set[tuple[int, bool]] = (
+            set()
+        )  # steps, by their rows and whether these have a contrast
         self.running = False
-        self.told: Told = lambda rows: None  # gets the rows of a step when it begins, and a 0 when it ends
+        self.notify: Notify = lambda rows: (
+            None
+        )  # gets the rows of a step when it begins, and a 0 when it ends
         self._total, self._since = 0.0, 0.0
 
     @contextmanager
@@ -44,13 +48,13 @@ class Stopwatch:
             return
         self.begun.add((rows, contrast))
         self._since, self.running = time.monotonic(), True
-        self.told(rows)
+        self.notify(rows)
         try:
             yield
         finally:
             self.running = False
             self._total += time.monotonic() - self._since
-            self.told(0)
+            self.notify(0)
 
     @property
     def seconds(self) -> float:
@@ -64,8 +68,12 @@ class Stepper:
         self, task: Task, plan: Plan, contrast: bool = False, watch: Stopwatch | None = None
     ) -> None:
         self.task = task
-        self.preparing = partial(watch or Stopwatch(), contrast=contrast)  # entered with the rows of a step
-        self.in_place = task.device.type == "cuda"  # what a recorded graph reads lies at fixed addresses
+        self.preparing = partial(
+            watch or Stopwatch(), contrast=contrast
+        )  # entered with the rows of a step
+        self.in_place = (
+            task.device.type == "cuda"
+        )  # what a recorded graph reads lies at fixed addresses
         gradients = Gradients(
             task, contrast, alone=plan.streams > 0,
             patches=self.in_place and not plan.streams, kernels=plan.kernels,
@@ -155,7 +163,7 @@ def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Code:
     try:
         code: Code = torch._inductor.compile(graph, shaped, options={"size_asserts": False})
     except Exception as error:  # of the compiler, which has many kinds
-        fix = f"set compile=false; torch says: {said(error)}"
+        fix = f"set compile=false; torch says: {first_line(error)}"
         raise InputError("compile", "does not work for this model", True, fix) from error
     return code
 

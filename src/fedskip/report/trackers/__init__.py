@@ -1,4 +1,4 @@
-"""Trackers hear a study as it goes, and send its numbers elsewhere."""
+"""Trackers send the numbers of a study elsewhere while it trains."""
 
 from fedskip.report.trackers.base import Start, TrackedRun, Tracker
 from fedskip.report.trackers.mlflow import MLflow

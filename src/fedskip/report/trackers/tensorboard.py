@@ -1,10 +1,10 @@
 """TensorBoard: OUT/tensorboard has a folder for each run of the study.
 
-The history is the truth. When a study goes on, its runs are written anew from it, so that nothing is doubled
-or lost: not where a kill came between a row and its checkpoint, nor where nobody listened for a while.
+When a study resumes, its runs are written again from the history. So nothing is doubled or missing: neither
+after a kill between a row and its checkpoint, nor after training for a while without this tracker.
 
-Records are appended here, one for each row of the history. torch's `SummaryWriter` would keep a thread and an
-open file for every run of the study.
+It appends one record per row of the history. torch's `SummaryWriter` would keep a thread and an open file for
+every run of the study.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 from fedskip.records.table import Row
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import Start, Tracker, needed, numbers
+from fedskip.report.trackers.base import Start, Tracker, finite_numbers, importing
 
-EVENTS = "events.out.tfevents"  # by this beginning TensorBoard knows its files
+EVENTS = "events.out.tfevents"  # TensorBoard reads files with this prefix
 
 
 class TensorBoard(Tracker):
     """Writes scalars by round, hyper-parameters and, at the end, the summary."""
 
     def __init__(self) -> None:
-        with needed("tensorboard"):
+        with importing("tensorboard"):
             import torch.utils.tensorboard  # noqa: F401
         self._files: dict[str, Path] = {}  # by run
 
@@ -38,14 +38,15 @@ class TensorBoard(Tracker):
             folder = start.out / "tensorboard" / run.name
             folder.mkdir(parents=True, exist_ok=True)
             for old in folder.glob(f"{EVENTS}.*"):
-                os.truncate(old, 0)  # a viewer that reads it would wait for it if it were gone
+                os.truncate(old, 0)  # if it were deleted, an open viewer would wait for it
             self._files[run.name] = folder / f"{EVENTS}.{now:.0f}.fedskip"
-            # without an `Experiment`, of which only the first counts, all runs' parameters are shown
+            # no `Experiment`: only the first would count, and hide the other runs' parameters
             _, begins, _ = hparams(dict(run.keys), {})
             self._append(run.name, now, file_version="brain.Event:2")
-            self._append(run.name, now, session_log={"status": "START"})  # a viewer forgets what it has read
+            # makes an open viewer forget what it has read
+            self._append(run.name, now, session_log={"status": "START"})
             self._append(run.name, now, summary=begins)
-        ago = {row["setting"]: row["seconds"] for row in start.rows}  # the last of each
+        ago = {row["setting"]: row["seconds"] for row in start.rows}  # of the last row of each
         for row in start.rows:
             self._write(row, now + row["seconds"] - ago[row["setting"]])
 
@@ -57,13 +58,13 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard.summary import hparams
 
         _, _, ends = hparams({}, {})
-        for row in results.summary:
-            scores = {f"summary/{name}": value for name, value in numbers(row).items()}
+        for row in results.summary.to_dict("records"):
+            scores = {f"summary/{name}": value for name, value in finite_numbers(row).items()}
             self._append(row["run"], time.time(), row["rounds"], summary=_scalars(scores))
             self._append(row["run"], time.time(), summary=ends)
 
     def _write(self, row: Row, at: float) -> None:
-        self._append(row["run"], at, row["round"], summary=_scalars(numbers(row)))
+        self._append(row["run"], at, row["round"], summary=_scalars(finite_numbers(row)))
 
     def _append(self, run: str, at: float, step: int = 0, **what: Any) -> None:
         """Add an event to the file of a run."""

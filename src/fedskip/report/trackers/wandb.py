@@ -1,8 +1,8 @@
 """Weights & Biases: one run for each run of the study, grouped by the study.
 
-Offline unless WANDB_MODE says otherwise. W&B cannot open an offline run again: when a study goes on, its runs
-are written anew, so that each has one folder to upload, with all of it. A server is asked how far a run is,
-and gets what comes after.
+Offline unless WANDB_MODE says otherwise. W&B cannot reopen an offline run: when a study resumes, its runs are
+written again, so that each has one complete folder to upload. Online, the server is asked how far a run is,
+and gets the later rounds.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from fedskip.files import digest
 from fedskip.records.table import Row
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import Start, TrackedRun, Tracker, needed, numbers
+from fedskip.report.trackers.base import Start, TrackedRun, Tracker, finite_numbers, importing
 
 
 class WandB(Tracker):
-    """Logs numbers by round; the config holds the hyper-parameters, the run's summary that of the study."""
+    """Logs numbers by round, hyper-parameters as config and, at the end, the summary."""
 
     def __init__(self) -> None:
         self.mode: Any = os.environ.get("WANDB_MODE", "offline")
-        if self.mode == "offline":  # it would report errors all the same
+        if self.mode == "offline":  # W&B would report errors to its server all the same
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        with needed("wandb"):
+        with importing("wandb"):
             import wandb  # noqa: F401
         self._runs: dict[str, Any] = {}
 
@@ -36,16 +36,16 @@ class WandB(Tracker):
     def on_rows(self, rows: list[Row]) -> None:
         for row in rows:
             run = self._runs[row["run"]]
-            if row["round"] >= run.starting_step:  # else the server has it
-                run.log(numbers(row), step=row["round"], commit=True)
+            if row["round"] >= run.starting_step:  # the server has the others
+                run.log(finite_numbers(row), step=row["round"], commit=True)
 
     def on_end(self, results: Results) -> None:
-        for row in results.summary:
-            self._runs[row["run"]].summary.update(numbers(row))
+        for row in results.summary.to_dict("records"):
+            self._runs[row["run"]].summary.update(finite_numbers(row))
         self._finish(0)
 
     def close(self) -> None:
-        self._finish(1)  # where the study was stopped
+        self._finish(1)  # only runs that have not finished
 
     def _finish(self, code: int) -> None:
         while self._runs:
@@ -62,6 +62,6 @@ class WandB(Tracker):
             project=os.environ.get("WANDB_PROJECT", "fedskip"), group=start.out.resolve().name,
             job_type=run.setting, name=run.name, id=own, config=dict(run.keys), dir=start.out,
             mode=self.mode, resume=None if offline else "allow", reinit="create_new",
-            # the machine's load says nothing of one run among many, and the terminal is not theirs
+            # no load of the machine, which trains many runs, and no capture of the terminal
             settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
         )  # fmt: skip

@@ -1,0 +1,11 @@
+"""What a study is: as written in YAML, on the command line or in Python, and resolved."""
+
+from fedskip.config.record import RECORD, Record, Runs
+from fedskip.config.setting import Draft, Setting
+from fedskip.config.study import StudySpec, build, dump, narrowed, plain
+from fedskip.config.tree import Places, Tree, assigned, load_yaml
+
+__all__ = [
+    "RECORD", "Draft", "Places", "Record", "Runs", "Setting", "StudySpec", "Tree", "assigned", "build", "dump",
+    "load_yaml", "narrowed", "plain",
+]  # fmt: skip

@@ -1,0 +1,130 @@
+"""Makes a data set from a `datasets.Dataset` of Hugging Face: a table, or one column of images or arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedskip.data import table_columns
+from fedskip.data.dataset import Dataset
+from fedskip.data.from_pytorch import image_array, stack
+from fedskip.data.from_table import build_from_columns, check_task, from_frame, join_tables
+from fedskip.errors import InputError, require, shorten, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# features of `datasets` that are no columns of a table
+ARRAYS = ("Sequence", "List", "LargeList", "Array2D", "Array3D", "Array4D", "Array5D")
+WHERE = "the data set"  # how errors call it
+ARRAY_OPTIONS = ("task", "classes", "test_fraction", "standardize")
+
+
+def from_huggingface(
+    dataset: Any,
+    *,
+    label: str | Sequence[str],
+    client: str | None = None,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] | None = None,
+    test: Any = None,
+    name: str = "huggingface",
+    **options: Any,
+) -> Dataset:
+    """Make a data set from a `datasets.Dataset`, or a `DatasetDict` with `train` and perhaps `test`.
+
+    Inputs are the columns of a table, or one column of images or arrays. Classes keep the names and
+    the order that the data set gives them.
+
+    Args:
+        dataset: the data set.
+        label, client, features, drop, name: as in `from_frame`.
+        test: another `datasets.Dataset` for testing, or a column.
+        options: other options of `from_frame`; for images and arrays `task`, `classes`,
+            `test_fraction` and `standardize`.
+
+    >>> from_huggingface(datasets.load_dataset("ylecun/mnist"), label="label")  # doctest: +SKIP
+    """
+    if isinstance(dataset, Mapping):
+        fix = f"choose one: dataset[{next(iter(dataset), 'train')!r}]"
+        rule = "must have a split called 'train'"
+        require("data", "train" in dataset, rule, sorted(dataset), fix)
+        test = dataset.get("test") if test is None else test
+        dataset = dataset["train"]
+    parts = [dataset, *([] if test is None or isinstance(test, str) else [test])]
+    for part in parts:
+        is_dataset = hasattr(part, "to_pandas")
+        require("data", is_dataset, "must be a datasets.Dataset", type(part).__name__)
+    kinds = {column: type(feature).__name__ for column, feature in dataset.features.items()}
+    arrays = [column for column, kind in kinds.items() if kind in ("Image", *ARRAYS)]
+    arrays = [column for column in arrays if column not in (drop or ())]
+    used = arrays if features is None else [*features]
+    if set(used) & set(arrays):
+        rule = "must be one column of pictures or arrays, or columns of a table"
+        require("data.features", len(used) == 1, rule, used, "name it: features=['COLUMN']")
+        return _from_array_column(parts, used[0], label, client, test, name, options)
+    frames = [_frame(part.remove_columns(arrays)) for part in parts]
+    return from_frame(
+        frames[0], label=label, client=client, features=features, drop=drop,
+        test=frames[1] if len(frames) > 1 else test, name=name, where=WHERE, **options,
+    )  # fmt: skip
+
+
+def _from_array_column(
+    parts: list[Any],
+    column: str,
+    label: Any,
+    client: str | None,
+    test: Any,
+    name: str,
+    options: dict[str, Any],
+) -> Dataset:
+    """Inputs from a column of images or arrays; labels and clients from the other columns."""
+    for key in options:
+        if key not in ARRAY_OPTIONS:
+            raise unknown("option for pictures and arrays", key, ARRAY_OPTIONS)
+    task, classes = check_task(options.pop("task", None), options.pop("classes", None))
+    # a column of zeros stands for the images: it only counts the samples
+    frames = [_frame(part.remove_columns([column])).assign(**{column: 0}) for part in parts]
+    tests = frames[1] if len(frames) > 1 else test
+    table, roles = join_tables(frames[0], tests, WHERE, label, client, [column], None)
+    for used in roles.all:
+        gap = table[used].isna().to_numpy() & ((table.index > 0) | (used != client))
+        rule = f"has a gap in {table_columns.row(table[used], gap)}" if gap.any() else ""
+        require(f"{WHERE}: column {used!r}", not gap.any(), rule, fix="leave the row out")
+    labels = table_columns.labels(WHERE, [table[each] for each in roles.label], task, classes)
+    x = stack([value for part in parts for value in _values(part, column)], f"{WHERE}: {column}")
+    return build_from_columns(
+        table, roles, WHERE, x, labels, name=name, notes=(labels.note,), **options
+    )
+
+
+def _values(dataset: Any, column: str) -> Iterator[np.ndarray]:
+    """The images or arrays of a column; floats become float32, the precision of training."""
+    for row in dataset.select_columns([column]):
+        value = row[column]
+        require(f"{WHERE}: {column}", value is not None, "has a gap", fix="leave the row out")
+        if hasattr(value, "getbands"):
+            yield image_array(value)
+            continue
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            rule = "must have arrays of one shape"
+            raise InputError(WHERE, rule, shorten(str(value), 40)) from error
+        yield array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+def _frame(dataset: Any) -> pd.DataFrame:
+    """The columns as a pandas table, in which classes have their names."""
+    import pandas as pd
+
+    frame: pd.DataFrame = dataset.to_pandas()
+    for column, feature in dataset.features.items():
+        if type(feature).__name__ == "ClassLabel":
+            codes = frame[column].fillna(-1).astype(int)  # -1 is a gap, to pandas as well
+            codes = codes.where(codes >= 0, -1)
+            frame[column] = pd.Categorical.from_codes(codes, categories=feature.names)
+    return frame

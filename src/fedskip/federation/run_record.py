@@ -1,0 +1,242 @@
+"""What is known of a run while it trains: rows of its history, why it ended, and the models that are kept.
+
+A study, its worker processes, a cluster and the server of a federation over a network all record a run so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from fedskip.federation.run import BrokenVisit, Run, first_broken_visit
+from fedskip.federation.server import Outcome, Saved, Visited
+from fedskip.models.vector import Layout
+from fedskip.models.weights import packed
+
+Row = dict[str, Any]  # of a table, by column
+
+
+@dataclass
+class RunRecord:
+    """A run, its scores so far, and the models that are kept of it."""
+
+    run: Run
+    setting: str
+    label: str  # of its method
+    higher_is_better: bool = True
+    validated: bool = False  # whether the best model is chosen on a validation split
+    stop: Mapping[str, float] = field(default_factory=dict)  # `patience` and `target`
+
+    evaluated_at: int = 0  # the round of the last evaluation
+    best: float = -math.inf  # the best score so far, or minus that where lower is better
+    best_at: int = 0  # its round
+    ended: str = ""  # why it ended early: patience or target
+    ended_at: int = 0  # its last round, then
+    best_model: Tensor | None = None
+    last_model: Tensor | None = None  # (P,), or (K, P) for runs that never merge
+    final_model: Tensor | None = None
+    final: float | None = None
+    visits: list[Visited] = field(default_factory=list)  # of outcomes that are not evaluated yet
+    broke: BrokenVisit | None = (
+        None  # the first visit whose loss was not finite, as far as is known
+    )
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    @property
+    def seed(self) -> int:
+        return self.run.server.seed
+
+    def about(self) -> Row:
+        """The columns that all tables begin with."""
+        return {
+            "setting": self.setting, "run": self.name, "method": self.label,
+            "period": str(self.run.server.method.period), "seed": self.seed,
+        }  # fmt: skip
+
+    # --- evaluations ---------------------------------------------------------------------------------
+
+    def wants(self, outcome: Outcome) -> bool:
+        """Whether an outcome is to be evaluated: every `eval_every` rounds, and the last one always."""
+        run, round = self.run, outcome.round
+        assert run.rounds is not None
+        if round // run.eval_every > self.evaluated_at // run.eval_every:
+            return True
+        return not any(run.server.period.merges(r) for r in range(round + 1, run.rounds + 1))
+
+    def row(
+        self,
+        outcome: Outcome,
+        *,
+        test_accuracy: float | None,
+        test_loss: float | None,
+        seconds: float,
+        val_accuracy: float | None = None,
+        slot_accuracy: float | None = None,
+        broadcast_accuracy: float | None = None,
+        **further: Any,
+    ) -> Row:
+        """The row of the history for an outcome that was evaluated; `further`: columns beside the usual."""
+        return self.about() | {
+            "round": outcome.round, "merges": outcome.merges,
+            "test_accuracy": test_accuracy, "test_loss": test_loss,
+            "val_accuracy": val_accuracy, "slot_accuracy": slot_accuracy,
+            "train_loss": None if outcome.train_loss is None else float(outcome.train_loss),
+            "drift_mean": float(outcome.drift_mean),
+            "drift_broadcast": float(outcome.drift_broadcast),
+            "bytes_down": outcome.bytes_down, "bytes_up": outcome.bytes_up,
+            "seconds": round(seconds, 3), "x_broadcast_accuracy": broadcast_accuracy,
+            "x_set_aside": outcome.set_aside if self.run.clients.guard else None,
+        } | further  # fmt: skip
+
+    def add(self, outcome: Outcome, row: Row) -> Row | None:
+        """Keep what a row says of the run; None if the row belongs in no history.
+
+        The run ends here if its numbers are not finite, or if its stopping rule says so.
+        """
+        if self.run.ended:
+            return None
+        numbers = [row[name] for name in ("train_loss", "test_loss", "drift_mean")]
+        if self.run.diverged or not all(math.isfinite(n) for n in numbers if n is not None):
+            self.run.diverged = True
+            self.find_broken_visit()
+            return None
+        # losses up to here were finite, as their mean is; later outcomes may wait beside this one
+        self.visits = [visited for visited in self.visits if visited.round >= outcome.round]
+        model = outcome.slots if outcome.evaluated is None else outcome.evaluated
+        if outcome.final:
+            self.final, self.final_model = row["test_accuracy"], model
+            return None
+        self.last_model = model
+        score = row["val_accuracy"] if self.validated else row["test_accuracy"]
+        sign = 1 if self.higher_is_better else -1
+        if score is not None and sign * score > self.best:
+            self.best, self.best_model, self.best_at = sign * score, model, outcome.round
+        rounds_since = outcome.round - self.best_at
+        if why := stops(self.stop, score, rounds_since, higher=self.higher_is_better):
+            self.ended, self.ended_at, self.run.ended = why, outcome.round, True
+        return row
+
+    def find_broken_visit(self) -> BrokenVisit | None:
+        """The first visit whose training loss was not finite."""
+        if self.broke is None:
+            self.broke = first_broken_visit([*self.visits, *self.run.visits])
+        self.visits, self.run.visits = [], []
+        return self.broke
+
+    # --- when all rounds are done --------------------------------------------------------------------
+
+    def summary(self) -> Row:
+        """What is known of the run beside its history; rounds and bytes after the last merge count, too."""
+        server = self.run.server
+        row = self.about() | {"final": self.final, "diverged": self.run.diverged}
+        row["ended"] = self.ended
+        if self.run.diverged:  # its last finite numbers stand
+            broke = self.find_broken_visit()
+            row |= {f"broke_{name}": n for name, n in broke._asdict().items()} if broke else {}
+        elif not self.run.ended:  # those of one that ended are of its last evaluation
+            row["rounds"] = self.run.round
+            row["bytes_total"] = server.bytes_down + server.bytes_up
+        if self.run.clients.guard:
+            row["set_aside"] = server.set_aside
+        return row
+
+    def model_files(
+        self, layout: Layout, about: Mapping[str, Any]
+    ) -> Iterator[tuple[str, bytes | None]]:
+        """The files of the last, the best and the final model; None: there is no such model.
+
+        `about`: what files say of the model beside the run, such as how it is made.
+        """
+        kinds = {"last": self.last_model, "best": self.best_model, "final": self.final_model}
+        for kind, vectors in kinds.items():
+            if vectors is None:
+                yield f"{self.name}.{kind}.safetensors", None
+                continue
+            named = {self.name: vectors}
+            if vectors.dim() > 1:  # never merged: every slot has a model of its own
+                named = {f"{self.name}.slot{k}": vector for k, vector in enumerate(vectors)}
+            for name, vector in named.items():
+                notes = {"kind": kind, **about, **self.about()}
+                yield f"{name}.{kind}.safetensors", packed(layout.views(vector), notes)
+
+    # --- checkpoints ---------------------------------------------------------------------------------
+
+    def save(self) -> Saved:
+        """All that a checkpoint holds of it; of a run that is over only what was kept before."""
+        tensors, run = ({}, {}) if self.run.over else self.run.save()
+        if self.best_model is not None:
+            tensors["best_model"] = self.best_model
+        if self.last_model is not None and self.last_model is not self.best_model:
+            tensors["last_model"] = self.last_model
+        return tensors, {
+            "run": run, "diverged": self.run.diverged, "broke": self.find_broken_visit(),
+            "evaluated_at": self.evaluated_at,
+            "best": self.best if math.isfinite(self.best) else None,
+            "last_is_best": self.last_model is self.best_model,
+            "best_at": self.best_at, "ended": self.ended, "ended_at": self.ended_at,
+            "set_aside": self.run.server.set_aside,
+        }  # fmt: skip
+
+    def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        """Go on from what `save` gave."""
+        self.run.diverged, self.evaluated_at = notes["diverged"], notes["evaluated_at"]
+        self.broke = BrokenVisit(*notes["broke"]) if notes.get("broke") else None
+        self.best = -math.inf if notes["best"] is None else notes["best"]
+        self.best_at, self.ended = notes.get("best_at", 0), notes.get("ended", "")
+        self.ended_at, self.run.ended = notes.get("ended_at", 0), bool(self.ended)
+        self.best_model = tensors.pop("best_model", None)
+        self.last_model = (
+            self.best_model if notes["last_is_best"] else tensors.pop("last_model", None)
+        )
+        self.run.server.set_aside = notes.get("set_aside", 0)
+        if not self.run.over:
+            self.run.restore(tensors, notes["run"])
+
+
+def stops(
+    stop: Mapping[str, float], score: float | None, rounds_since: int, *, higher: bool = True
+) -> str:
+    """Why a run ends here, or nothing; `rounds_since`: since its score was best.
+
+    `score` is None where the metric is undefined; `higher`: whether higher ones are better.
+
+    >>> stops({"patience": 5, "target": 0.9}, 0.8, 5), stops({"target": 0.9}, 0.9, 0), stops({}, 1.0, 9)
+    ('patience', 'target', '')
+    """
+    target = stop.get("target")
+    if score is not None and target is not None:
+        reached = score >= target if higher else score <= target
+        if reached:
+            return "target"
+    return "patience" if rounds_since >= stop.get("patience", math.inf) else ""
+
+
+def save_records(records: list[RunRecord]) -> Saved:
+    """All runs, at the round they have all done."""
+    tensors: dict[str, Tensor] = {}
+    notes: dict[str, Any] = {}
+    for record in records:
+        saved, notes[record.name] = record.save()
+        tensors |= {f"{record.name}/{name}": tensor for name, tensor in saved.items()}
+    return tensors, notes
+
+
+def restore_records(
+    records: list[RunRecord], tensors: Mapping[str, Tensor], notes: Mapping[str, Any]
+) -> None:
+    """Go on from what `save_records` gave, of these runs or of more."""
+    for record in records:
+        device, prefix = record.run.server.x.device, f"{record.name}/"
+        own = {
+            name.removeprefix(prefix): tensor.to(device)
+            for name, tensor in tensors.items()
+            if name.startswith(prefix)
+        }
+        record.restore(own, notes[record.name])

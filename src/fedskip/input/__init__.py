@@ -1,1 +1,0 @@
-"""What users write: how it is read into types, and the one error that says what is wrong with it."""

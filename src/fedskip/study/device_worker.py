@@ -1,0 +1,254 @@
+"""A Ray actor on a device of a cluster: plans a part of a setting, or trains one of its groups of runs.
+
+It uses the data of its own node where they are the same, else those of the driver. It writes no files, but
+gives messages:
+
+    ("planned", facts, progress, engine)    what the part resolved to, and why its engine was chosen
+    ("rows", rows, status)                  rows of the history, and how far the runs are
+    ("checkpoint", round, content)
+    ("model", name, content)                a file of weights; None: there is no such model
+    ("finished", summary, clients)          rows of summary.csv and clients.csv
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+
+from fedskip.cluster.devices import DeviceFacts, NotUsable
+from fedskip.cluster.scheduler import NeedsData
+from fedskip.config import StudySpec
+from fedskip.data.dataset import Arrays, Dataset
+from fedskip.data.loaded import LoadedDataset, LoadedDatasets
+from fedskip.errors import InputError, picklable
+from fedskip.federation import make_plan
+from fedskip.files import digest
+from fedskip.records.checkpoint import RECORDED, pack, unpack, unpack_history
+from fedskip.records.folder import Facts
+from fedskip.records.table import Row, Table
+from fedskip.study.choose_engine import SHORT
+from fedskip.study.machine import Machine, arithmetic_of, suited
+from fedskip.study.prepare import Prepared
+from fedskip.study.rehearsal import rehearse
+from fedskip.study.setting_plan import SettingPlan
+
+FETCH_TIMEOUT = 600.0  # seconds
+
+
+@dataclass(frozen=True)
+class SettingToTrain:
+    """A part of a setting, with what is needed to train it on any node."""
+
+    spec: StudySpec  # with the device that it is trained on
+    prepared: Prepared  # without data
+    data: Mapping[str, Any] | None  # how a node may load it; None: it is an object of the driver
+    digests: Mapping[str, str]  # of the data
+    weights: str | None  # the digest of the file `init`
+    steps: int  # client-steps of the part
+    devices: float  # its share of the devices
+    anyway: bool = False
+
+
+@dataclass
+class Job:
+    """What a worker does. The references are to objects in Ray's store, which reach a node once."""
+
+    setting: Any  # a reference to a SettingToTrain
+    noted: Facts  # what study.yaml notes of the machine
+    data: Any  # a reference to what `pack_dataset` gives; None: it is not in the store
+    group: int | None = None  # to train; None: plan the part
+    study: str = ""  # a digest
+    columns: tuple[str, ...] = ()  # of the history
+    checkpoint: tuple[str, bytes] | None = None  # that the group starts from: its name and content
+
+
+class DeviceWorker:
+    """Does one job after another on one device. Data that it has loaded stay for the next job."""
+
+    def __init__(self, paths: Sequence[str], kind: str, folder: str) -> None:
+        """`paths`: where the driver finds modules. `kind`: GPU or CPU. `folder`: where Ray spills objects."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver ends its workers
+        sys.path += [path for path in paths if path not in sys.path]
+        self.kind, self.folder = kind, folder
+        self._datasets = LoadedDatasets()  # of this node
+        self._received: dict[Any, LoadedDataset] = {}  # the driver's, by reference
+        self._job: Job | None = None
+
+    def describe(self) -> DeviceFacts:
+        return DeviceFacts.here(self.kind, self.folder)
+
+    def load(self, job: Job) -> None:
+        self._job = job
+
+    def run(self) -> Iterator[Any]:
+        """Do the job that was loaded; gives messages."""
+        job, self._job = self._job, None
+        try:
+            if job is None:
+                raise RuntimeError("a job cannot be read there: is a module missing?")
+            yield from self._do(job)
+        except Exception as error:
+            raise picklable(error, f"On {socket.gethostname()}") from None
+
+    def _do(self, job: Job) -> Iterator[Any]:
+        setting = ray.get(job.setting, timeout=FETCH_TIMEOUT)
+        dataset = self._dataset(setting, job.data)
+        if dataset is None:
+            yield NeedsData()
+            return
+        init = setting.prepared.setting.init
+        if init and setting.weights and file_digest(init) not in (setting.weights, None):
+            yield NotUsable(f"its file of weights differs (init): {init}")
+            return
+        if setting.spec.device == "cpu":
+            torch.set_num_threads(1)
+        device, arithmetic = torch.device(setting.spec.device), arithmetic_of(setting.spec)
+        prepared = replace(setting.prepared, pool=dataset, device=device, arithmetic=arithmetic)
+        if job.group is None:
+            yield plan_part(setting, job, prepared)
+        else:
+            yield from train_group(setting, job, prepared)
+        gc.collect()  # engines and their graphs hold each other
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _dataset(self, setting: SettingToTrain, data: Any) -> LoadedDataset | None:
+        """The data: this node's if they are the same, else the driver's; None: they must be sent."""
+        with contextlib.suppress(InputError):
+            dataset = self._datasets.get(setting.data) if setting.data is not None else None
+            if dataset is not None and dataset.digests == setting.digests:
+                return dataset
+        if data is not None and data not in self._received:
+            self._received[data] = LoadedDataset(
+                unpack_dataset(ray.get(data, timeout=FETCH_TIMEOUT))
+            )
+        return self._received.get(data)
+
+
+def plan_part(setting: SettingToTrain, job: Job, prepared: Prepared) -> tuple[Any, ...]:
+    """Try out a part, and plan its groups."""
+    spec = suited(setting.spec, job.noted)
+    prepared = replace(prepared, choice=rehearse(prepared, spec))
+    machine = Machine.of(spec, prepared)
+    if spec.groups is None:
+        runs, filled = len(prepared.setting.run_names), devices_filled(prepared, machine, spec.rows)
+        number = spec.processes or number_of_groups(runs, setting.steps, setting.devices, filled)
+        machine = replace(machine, processes=number)
+    plan = plan_setting(setting, job, prepared, machine)
+    progress = replace(plan.progress(), status=None, seconds=None)  # type: ignore[arg-type]
+    choice = prepared.choice
+    return "planned", plan.facts(), progress, choice.line() if choice and choice.why else ""
+
+
+def train_group(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterator[Any]:
+    """Train a group to its end, from checkpoint to checkpoint."""
+    machine = Machine.of(suited(setting.spec, job.noted), prepared)
+    differing = [
+        f"{key} is {value!r}, and {job.noted[key]!r} elsewhere"
+        for key, value in machine.facts().items()
+        if job.noted.get(key) != value
+    ]
+    if differing and not setting.anyway:
+        yield NotUsable(f"it would not give the same numbers: {'; '.join(differing)}")
+        return
+    plan = plan_setting(setting, job, prepared, machine)
+    rows = restore(plan, job, setting.anyway)
+    yield "rows", [], plan.status()
+    [group] = plan.groups
+    while plan.round < plan.setting.rounds:
+        until = plan.next_checkpoint()
+        for new in group.advance(until, lambda rows: None):
+            rows += new
+            yield "rows", new, plan.status()
+        tensors, notes = plan.checkpoint(plan.groups, until)
+        yield "checkpoint", until, pack(tensors, notes, Table(job.columns, rows).csv())
+    summary = plan.summarise(rows)
+    for name, content in plan.models():
+        yield "model", name, content
+    yield "finished", summary, plan.client_rows()
+
+
+def plan_setting(
+    setting: SettingToTrain, job: Job, prepared: Prepared, machine: Machine
+) -> SettingPlan:
+    return SettingPlan(
+        prepared, machine, study=job.study, rows=setting.spec.rows,
+        checkpoint_every=setting.spec.checkpoint_every, noted=job.noted, only=job.group,
+    )  # fmt: skip
+
+
+def restore(plan: SettingPlan, job: Job, anyway: bool) -> list[Row]:
+    """Go on from the checkpoint; gives what its runs had recorded. Nothing else of it stays in memory."""
+    if job.checkpoint is None:
+        return []
+    file, content = Path(job.checkpoint[0]), job.checkpoint[1]
+    job.checkpoint = None
+    tensors, notes = unpack(file, content)
+    recorded = Table.parse(unpack_history(tensors.pop(RECORDED)), file)
+    plan.restore_groups(plan.groups, file, tensors, notes, anyway=anyway)
+    names = {record.name for record in plan.records} - {*plan.new}
+    return [row for row in recorded if row["run"] in names]
+
+
+def number_of_groups(runs: int, steps: int, devices: float, filled: int = 1) -> int:
+    """Into how many groups the runs of a part are cut: one for each device of its share.
+
+    More where a device cannot compute all rows of a group at a time (`filled`: devices that all rows of the
+    part fill), as those wait for each other anyway. Fewer where a group would end before its first step is
+    compiled.
+
+    >>> number_of_groups(30, 10**9, 8), number_of_groups(30, 10**9, 8, filled=12), number_of_groups(3, 10**9, 8)
+    (8, 12, 3)
+    >>> number_of_groups(30, 25_000, 8), number_of_groups(30, 100, 8), number_of_groups(30, 10**9, 0.4)
+    (2, 1, 1)
+    """
+    return max(1, min(max(round(devices), filled), runs, steps // SHORT))
+
+
+def devices_filled(prepared: Prepared, machine: Machine, rows: int | None) -> int:
+    """How many devices all rows of a part fill, if they are computed at the same time."""
+    if machine.engine == "loop":
+        return 1
+    plan = make_plan(
+        prepared.task, list(prepared.runs()), prepared.setting.rounds, compile=machine.compile,
+        threads=machine.threads, streams=machine.streams, kernels=machine.kernels, rows=rows,
+    )  # fmt: skip
+    slots = prepared.setting.cohort * len(prepared.setting.run_names)
+    return 1 if plan.rows is None else -(-slots // plan.rows)
+
+
+def file_digest(file: str) -> str | None:
+    """The digest of a file of weights; None: it cannot be read, which is reported where it is used."""
+    with contextlib.suppress(OSError):
+        return digest(Path(file).read_bytes())
+    return None
+
+
+def pack_dataset(dataset: Dataset) -> dict[str, Any]:
+    """A data set for Ray's object store, whose arrays nodes map and do not copy."""
+    fields, samples = dict(vars(dataset)), dataset.samples
+    if type(samples) is Arrays:
+        fields["samples"] = tuple(array.cpu().numpy() for array in (samples.x, samples.y))
+    return fields
+
+
+def unpack_dataset(fields: Mapping[str, Any]) -> Dataset:
+    """The data set that `pack_dataset` packed."""
+    samples = fields["samples"]
+    if isinstance(samples, tuple):
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # about read-only arrays; nothing writes to them
+            samples = Arrays(*map(torch.from_numpy, samples))
+    return Dataset(**{**fields, "samples": samples})

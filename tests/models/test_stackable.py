@@ -1,0 +1,177 @@
+"""K models under vmap equal K models."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedskip.kernels.patches import PatchConv2d
+from fedskip.models import build
+from fedskip.models.lstm import StackableLSTM
+from fedskip.models.stackable import Tall, as_tall, functional, in_single_steps, own_kernels
+
+THIN = {"width": 4, "blocks": (1, 2), "head": False}  # a ResNet of some 5,000 parameters
+
+
+def inputs(name: str, *lead: int, steps: int = 7) -> Tensor:
+    """A batch for the model; `lead` is (B,) or (K, B)."""
+    if name == "lstm":
+        return torch.randint(80, (*lead, steps))
+    shape = {"perceptron": (60,), "cnn-femnist": (1, 28, 28)}.get(name, (3, 32, 32))
+    return torch.randn(*lead, *shape, dtype=torch.float64)
+
+
+def stacked(models: list[nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters and float buffers of K models, each (K, ...)."""
+    parameters = [dict(m.named_parameters()) for m in models]
+    buffers = [dict(m.named_buffers()) for m in models]
+    return (
+        {n: torch.stack([p[n].detach() for p in parameters]) for n in parameters[0]},
+        {
+            n: torch.stack([b[n] for b in buffers])
+            for n, b in buffers[0].items()
+            if b.is_floating_point()
+        },
+    )
+
+
+STACKED = [
+    ("perceptron", {}),
+    ("perceptron", {"sigmoid": False}),
+    ("cnn", {}),
+    ("cnn-femnist", {}),
+    ("resnet50", THIN),
+    ("lstm", {"hidden": 5}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), STACKED)
+@pytest.mark.parametrize("training", [True, False])
+def test_stacked_equals_one_by_one(name: str, options: dict[str, object], training: bool) -> None:
+    """Gradients, and for BatchNorm the running statistics, of K = 2 models on a batch each."""
+    models = [build(name, **options).double().train(training) for _ in range(2)]  # type: ignore[arg-type]
+    x, y = inputs(name, 2, 4), torch.randint(5, (2, 4))
+    parameters, buffers = stacked(models)
+    for n in buffers:  # rows differ in their statistics too
+        buffers[n] += torch.rand_like(buffers[n])
+    untouched = {n: b.clone() for n, b in buffers.items()}
+
+    template = deepcopy(models[0])
+    template = template.stackable() if hasattr(template, "stackable") else template
+    for module in template.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.num_batches_tracked = (
+                None  # its add_ would change a captured tensor: grad refuses
+            )
+
+    def loss(
+        p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        b = {n: value.clone() for n, value in b.items()}  # BatchNorm writes into what it is given
+        return F.cross_entropy(functional_call(template, {**p, **b}, (x,)), y), b
+
+    gradients, after = vmap(grad(loss, has_aux=True))(parameters, buffers, x, y)
+
+    for k, model in enumerate(models):
+        model.load_state_dict({n: b[k] for n, b in buffers.items()}, strict=False)
+        expected = torch.autograd.grad(F.cross_entropy(model(x[k]), y[k]), list(model.parameters()))
+        for (n, _), g in zip(model.named_parameters(), expected, strict=True):
+            torch.testing.assert_close(gradients[n][k], g, rtol=1e-8, atol=1e-11)
+        for n in buffers:
+            torch.testing.assert_close(after[n][k], model.get_buffer(n), rtol=1e-10, atol=1e-13)
+            assert torch.equal(after[n][k], buffers[n][k]) != training
+    assert all(torch.equal(buffers[n], untouched[n]) for n in buffers)
+    assert bool(buffers) == (name == "resnet50")
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "outcome", "said"),
+    [
+        ("cnn", "fp32", True, ""),
+        ("lstm", "tf32", True, ""),
+        ("lstm", "fp32", None, ""),  # nothing to try
+        ("perceptron", "tf32", None, ""),
+        ("cnn", "bf16", None, ""),
+        ("lstm", "tf32", False, "wrong numbers for StackableLSTM"),
+        ("cnn", "tf32", RuntimeError("no compiler\nat all"), "no compiler"),
+    ],
+)
+def test_own_kernels_are_tried_before_they_are_used(
+    name: str, precision: str, outcome: Any, said: str, monkeypatch: Any, caplog: Any
+) -> None:
+    """Where they fail, or give other numbers, they are left alone, with a word why."""
+
+    def tried(part: nn.Module, device: torch.device, precision: str) -> bool:
+        assert outcome is not None, "nobody asks"
+        if isinstance(outcome, Exception):
+            raise outcome
+        return bool(outcome)
+
+    for kind in (PatchConv2d, StackableLSTM):
+        monkeypatch.setattr(kind, "try_kernels", tried)
+    assert own_kernels(build(name), precision, torch.device("cpu")) == (outcome is True)
+    assert [record.message.endswith(said) for record in caplog.records] == [True] * bool(said)
+
+
+def test_wide_layers_have_no_kernels() -> None:
+    for hidden, single in ((128, False), (129, True)):
+        assert in_single_steps(build("lstm", hidden=hidden), "tf32", kernels=True) == single
+    assert not in_single_steps(build("cnn"), "tf32", kernels=False)
+
+
+# --- dense layers ---------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    """One layer in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(3, 3)
+        self.inner = nn.ModuleList([self.one, nn.Linear(3, 2, bias=False)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner[1](self.inner[0](self.one(x)).relu())
+        return found
+
+
+@pytest.mark.parametrize(
+    "module", [nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), Tied()]
+)
+@pytest.mark.parametrize("shape", [(5, 3), (5, 7, 3)])
+def test_tall_layers_compute_the_same(module: nn.Module, shape: tuple[int, ...]) -> None:
+    tall = as_tall(deepcopy(module))
+    assert any(isinstance(part, Tall) for part in tall.modules())
+    assert [name for name, _ in tall.named_parameters()] == [
+        name for name, _ in module.named_parameters()
+    ]
+    x = torch.randn(shape)
+    torch.testing.assert_close(tall(x), module(x))
+    state = {
+        name: torch.stack([p.detach(), 2 * p.detach()]) for name, p in module.named_parameters()
+    }
+    both = vmap(lambda one: functional_call(tall, one, (x,)))(state)
+    torch.testing.assert_close(both[0], module(x))
+    doubled = {name: 2 * p.detach() for name, p in module.named_parameters()}
+    torch.testing.assert_close(both[1], functional_call(module, doubled, (x,)))
+
+
+def test_layers_with_hooks_or_parametrizations_stay() -> None:
+    hooked = nn.Linear(3, 2)
+    hooked.register_forward_hook(lambda *_: None)
+    weighted = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+    for module in (hooked, weighted):
+        assert as_tall(module) is module
+
+
+def test_only_modules_of_dense_layers_get_tall_ones() -> None:
+    dense = functional(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)))
+    assert sum(isinstance(part, Tall) for part in dense.modules()) == 2
+    mixed = functional(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(4, 2)))
+    assert not any(isinstance(part, Tall) for part in mixed.modules())
