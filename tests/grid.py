@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,10 +24,9 @@ from fedskip.engine.arithmetic import EXACT
 from fedskip.engine.loop import Loop
 from fedskip.federation import Run, train
 from fedskip.flower.client_app import app
-from fedskip.flower.config import FederationConfig
-from fedskip.flower.connection import Connection
-from fedskip.flower.coordinator import Coordinator
-from fedskip.flower.local import split_data
+from fedskip.flower.config import IN_NODE, FederationConfig
+from fedskip.flower.coordinator import Connection, Coordinator
+from fedskip.flower.folder import split_data
 from fedskip.flower.messages import AuditLog
 from fedskip.flower.plan import FederationPlan
 from fedskip.study.prepare import prepare
@@ -110,7 +110,8 @@ class FakeGrid:
         return ids
 
     def _answer(self, message: Message, node: int) -> Message:
-        context = Context(0, node, self.configs[node], RecordDict(), {})
+        config = json.dumps(self.configs[node])
+        context = Context(0, node, {IN_NODE: config}, RecordDict(), {})
         try:
             return app(message, context)
         except Exception as error:

@@ -385,7 +385,7 @@ def test_a_site_without_the_module_is_named_with_the_way_out(
     plan = plan_of(tmp_path, methods=own, rounds=2)
     coordinator = play(plan, Lacking(places(plan, tmp_path)))
     assert coordinator.accepted.tolist() == [2, 0, 2]
-    says = "b is left out: it answers with an error (the module own_method is not installed at b: install it"
+    says = "b is left out: it answers with an error (the module own_method is not installed: install it"
     assert says in caplog.text
 
 

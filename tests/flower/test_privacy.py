@@ -21,11 +21,10 @@ from fedskip.errors import InputError
 from fedskip.federation import Orders, Replies
 from fedskip.flower import client_app, privacy
 from fedskip.flower.client_app import Client
-from fedskip.flower.config import NodeConfig
+from fedskip.flower.config import ClientConfig
 from fedskip.flower.coordinator import Coordinator
-from fedskip.flower.job_spec import JobSpec, layout_digest
 from fedskip.flower.messages import ME
-from fedskip.flower.plan import FederationPlan
+from fedskip.flower.plan import FederationPlan, JobSpec, layout_digest
 from fedskip.flower.privacy import ACCOUNT, KEY, PrivacyAccount, noise_key, standard_normal
 from grid import Died, FakeGrid, connect, die, in_process, places, plan_of, play
 
@@ -50,7 +49,7 @@ def visit(
     }
     orders = Orders(changed.pop("round", 0), ME, ME, [changed.pop("key", 7)], x[None], {})
     job: JobSpec = changed.pop("job", plan.job)
-    return Client(NodeConfig.parse(config)).visit(orders, job, **(told | changed))
+    return Client(ClientConfig(**config)).visit(orders, job, **(told | changed))
 
 
 def without(plan: FederationPlan) -> JobSpec:

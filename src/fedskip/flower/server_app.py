@@ -19,9 +19,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedskip.config import plain
 from fedskip.errors import InputError, require
 from fedskip.files import locked, write_text
-from fedskip.flower.config import RUN
-from fedskip.flower.connection import Connection
-from fedskip.flower.coordinator import Coordinator, Round
+from fedskip.flower.config import FOLDER, ROUNDS, RUN, STATUS
+from fedskip.flower.coordinator import Connection, Coordinator, Round
 from fedskip.flower.messages import AUDIT, AuditLog
 from fedskip.flower.plan import FederationPlan
 from fedskip.records.folder import Folder
@@ -33,8 +32,6 @@ from fedskip.study.resume_checks import existing_history, lost_checkpoints
 from fedskip.study.train import write_model
 from fedskip.version import versions
 
-FOLDER = "FEDSKIP_FEDERATION"  # the environment variable
-STATUS, ROUNDS = "status.json", "rounds.jsonl"  # for the command that watches the run
 SITES = ("round", "client", "samples", "test_accuracy", "test_loss")
 log = logging.getLogger(__name__)
 
