@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -183,13 +185,15 @@ def play(
     plan: FederationPlan, grid: Any, checkpoints: Path | None = None, rounds: int | None = None
 ) -> Coordinator:
     """Train a federation to its end, or some rounds of it."""
-    coordinator = Coordinator(plan, connect(plan, grid), checkpoints)
-    coordinator.restore()
-    for _ in coordinator.rounds():
-        if coordinator.run.round == rounds:
-            break
+    with tempfile.TemporaryDirectory() as own:
+        folder = checkpoints or Path(own) / "checkpoints"
+        coordinator = Coordinator(plan, connect(plan, grid), folder)
+        coordinator.restore()
+        for _ in coordinator.rounds():
+            if coordinator.run.round == rounds:
+                break
     return coordinator
 
 
-def connect(plan: FederationPlan, grid: Any, audit: Path | None = None) -> Connection:
+def connect(plan: FederationPlan, grid: Any, audit: Path = Path(os.devnull)) -> Connection:
     return Connection(grid, plan.config.clients, AuditLog(audit))

@@ -518,7 +518,7 @@ def test_both_sides_note_what_passed_with_the_same_digests(tmp_path: Path) -> No
     plan = plan_of(tmp_path, rounds=1)
     grid = FakeGrid(places(plan, tmp_path))
     book = tmp_path / "server.jsonl"
-    for _ in Coordinator(plan, connect(plan, grid, book)).rounds():
+    for _ in Coordinator(plan, connect(plan, grid, book), tmp_path / "checkpoints").rounds():
         pass
     server = [json.loads(text) for text in book.read_text().splitlines()]
     site = [

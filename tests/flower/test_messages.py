@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from fedskip.errors import InputError
 from fedskip.federation import Orders, Replies, Server
 from fedskip.flower.messages import (
-    expected_upload,
     introduction,
     read_introduction,
     screen,
@@ -83,11 +82,8 @@ def reply(y: Tensor, upload: dict[str, Tensor] | None = None) -> Replies:
     )
 
 
-def screened(
-    server: Server, orders: Orders, replies: dict[int, Replies], trainable: int
-) -> dict[int, str]:
-    wanted = expected_upload(server.method, server.x, trainable, orders.sent)
-    return screen(orders, replies, dict.fromkeys(replies, 5), wanted, trainable, 10.0)
+def screened(server: Server, orders: Orders, replies: dict[int, Replies]) -> dict[int, str]:
+    return screen(server, orders, replies, dict.fromkeys(replies, 5), 10.0)
 
 
 def test_absurd_buffers_are_refused_although_the_model_is_fine() -> None:
@@ -96,7 +92,7 @@ def test_absurd_buffers_are_refused_although_the_model_is_fine() -> None:
     orders = one.orders(0)
     replies = {k: reply(orders.x[k] + 0.1) for k in range(5)}
     replies[3].y[0, d:] += 1e6
-    refused = screened(one, orders, replies, d)
+    refused = screened(one, orders, replies)
     assert list(refused) == [3]
     assert "the buffers" in refused[3]
 
@@ -107,7 +103,7 @@ def test_what_comes_along_is_what_the_method_says_also_where_nobody_else_answers
 ) -> None:
     one = server(Scaffold(), nn.Linear(2, 2), slots=2)
     orders = one.orders(0)
-    refused = screened(one, orders, {0: reply(orders.x[0] + 0.1, brings)}, 6)
+    refused = screened(one, orders, {0: reply(orders.x[0] + 0.1, brings)})
     assert refused == {0: "brings something else than the method asks for"}
 
 
@@ -120,7 +116,7 @@ def test_an_update_is_measured_by_the_median_of_its_round(
     orders = one.orders(0)
     moved = [step, step, step, step, times * step]
     replies = {k: reply(orders.x[k] + move) for k, move in enumerate(moved)}
-    assert list(screened(one, orders, replies, 6)) == [4] * refused
+    assert list(screened(one, orders, replies)) == [4] * refused
 
 
 @pytest.mark.parametrize(
@@ -147,6 +143,5 @@ def test_the_limit_is_a_multiple_of_the_median(
         y[0, 0] = length
         one = np.array([1])
         replies[k] = Replies(y, {}, np.array([5]), one, one.astype(float), torch.zeros(1))
-    wanted = expected_upload(server.method, server.x, layout.trainable, orders.sent)
-    found = screen(orders, replies, dict.fromkeys(replies, 5), wanted, layout.trainable, 10.0)
+    found = screen(server, orders, replies, dict.fromkeys(replies, 5), 10.0)
     assert list(found) == refused

@@ -218,8 +218,8 @@ def test_a_round_that_is_played_again_costs_nothing_more(tmp_path: Path) -> None
     assert len(lines) == 3
 
 
-def test_visits_of_different_noise_add_up() -> None:
-    account = PrivacyAccount(None)
+def test_visits_of_different_noise_add_up(tmp_path: Path) -> None:
+    account = PrivacyAccount(tmp_path / ACCOUNT)
     assert account.epsilon(1e-5) == 0
     for number in range(4):
         account.add("a", str(number), 2.0)

@@ -75,10 +75,8 @@ class Round:
 class Coordinator:
     """Trains the run of a federation."""
 
-    def __init__(
-        self, plan: FederationPlan, connection: Connection, checkpoints: Path | None = None
-    ) -> None:
-        """`checkpoints`: the folder for the state after every round; None: it is not kept."""
+    def __init__(self, plan: FederationPlan, connection: Connection, checkpoints: Path) -> None:
+        """`checkpoints`: the folder for the state after every round."""
         setting, method, seed = plan.setting, plan.method, plan.seed
         self.plan, self.connection, self.checkpoints = plan, connection, checkpoints
         self.config, self.layout, self.privacy = plan.config, plan.layout, setting.privacy
@@ -96,7 +94,7 @@ class Coordinator:
         self.sizes = np.zeros(n, np.int64)  # samples, as each client has said
         self.accepted = np.zeros(n, np.int64)  # the last round whose reply was taken in, by client
         self.experiment = plan.experiment
-        self.account = PrivacyAccount(checkpoints and checkpoints.with_name(ACCOUNT))
+        self.account = PrivacyAccount(checkpoints.with_name(ACCOUNT))
         self.rows: list[Row] = []  # of the history
         self.began = time.perf_counter()  # earlier, if other processes worked on the run before
         self._all_awaited = True  # the first round after a start waits for all clients
@@ -144,7 +142,11 @@ class Coordinator:
             lambda _, content: messages.read_train_reply(content, x, private=private),
         )
         replies = {k: answers[client] for k, client in enumerate(clients) if client in answers}
-        refused = self._screen(orders, replies)
+        sizes = {k: int(self.sizes[clients[k]]) for k in replies}
+        with torch_threads(1):
+            refused = messages.screen(
+                self.run.server, orders, replies, sizes, self.config.norm_limit
+            )
         outcome = self._absorb(orders, {k: replies[k] for k in replies if k not in refused})
         silent |= {clients[k]: why for k, why in refused.items()}
         names = self.config.clients
@@ -223,15 +225,6 @@ class Coordinator:
         layout, job = layout_digest(self.layout), self.plan.job.dump()
         return {"run": self.experiment, "layout": layout, "job": job}
 
-    def _screen(self, orders: Orders, replies: Mapping[int, Replies]) -> dict[int, str]:
-        """The replies that are refused, and why."""
-        server, trainable = self.run.server, self.layout.trainable
-        sizes = {k: int(self.sizes[orders.clients[k]]) for k in replies}
-        with torch_threads(1):
-            expected = messages.expected_upload(server.method, server.x, trainable, orders.sent)
-            limit = self.config.norm_limit
-            return messages.screen(orders, replies, sizes, expected, trainable, limit)
-
     def _absorb(self, orders: Orders, replies: Mapping[int, Replies]) -> Outcome | None:
         """Take replies in, and merge if a period ends here. Gives what is to be evaluated."""
         if not replies:
@@ -256,10 +249,10 @@ class Coordinator:
         """Let all clients that are there test the merged model; gives the row of the history."""
         model, online = outcome.evaluated, self.connection.online
         assert model is not None, "federations merge"
-        metric = self.plan.setting.metric
+        metric, header = self.plan.setting.metric, self._job_header()
         answers, bad = self._ask(
             MessageType.EVALUATE,
-            {client: messages.evaluation_order(model, self._job_header()) for client in online},
+            {client: messages.evaluation_order(model, header) for client in online},
             lambda client, content: messages.read_evaluation_reply(
                 content, online[client]["tests"], metric
             ),
@@ -294,8 +287,6 @@ class Coordinator:
 
     def save(self) -> None:
         """Write the state after a round."""
-        if self.checkpoints is None:
-            return
         tensors, runs = save_records([self.record])
         name, round = self.plan.setting.name, self.run.round
         notes = {
@@ -307,8 +298,6 @@ class Coordinator:
 
     def restore(self) -> bool:
         """Go on from the last checkpoint, if there is one."""
-        if self.checkpoints is None:
-            return False
         saved = list_checkpoints(self.checkpoints, self.plan.setting.name)
         if not saved:
             return False
@@ -389,9 +378,8 @@ class Connection:
         for client in [client for client, node in self._nodes.items() if node not in nodes]:
             self.forget(client)
         new = nodes.keys() - self._refused - set(self._nodes.values())
-        kind = f"{MessageType.QUERY}.hello"
-        asked = [Message(RecordDict(), node, kind, ttl=HELLO) for node in nodes if node in new]
-        replies = self._exchange(asked, HELLO)
+        asked = {node: RecordDict() for node in nodes if node in new}
+        replies = self._exchange(f"{MessageType.QUERY}.hello", asked, HELLO)
         for node in nodes:
             if node in replies and not replies[node].has_error():
                 try:
@@ -427,24 +415,21 @@ class Connection:
         self, kind: str, contents: Mapping[int, RecordDict], timeout: float
     ) -> dict[int, Message]:
         """Send a message to each of some clients; gives the replies that came in time, by client."""
-        clients = {self._nodes[client]: client for client in contents}
-        sent = [
-            Message(contents[client], node, kind, ttl=timeout) for node, client in clients.items()
-        ]
-        return {clients[node]: reply for node, reply in self._exchange(sent, timeout).items()}
+        nodes = {client: self._nodes[client] for client in contents}
+        by_node = {nodes[client]: content for client, content in contents.items()}
+        replies = self._exchange(kind, by_node, timeout)
+        return {client: replies[node] for client, node in nodes.items() if node in replies}
 
-    def _exchange(self, sent: list[Message], timeout: float) -> dict[int, Message]:
-        """Replies by node: by where the order went, as Flower itself answers for nodes that died."""
-        if not sent:
-            return {}
+    def _exchange(
+        self, kind: str, contents: Mapping[int, RecordDict], timeout: float
+    ) -> dict[int, Message]:
+        """The same by node: by where an order went, as Flower itself answers for nodes that died."""
+        sent = [Message(content, node, kind, ttl=timeout) for node, content in contents.items()]
         for message in sent:
             self._note("sent", message, message.metadata.dst_node_id)
-        ids = self.grid.push_messages(sent)
-        waiting = {
-            id: message.metadata.dst_node_id
-            for id, message in zip(ids, sent, strict=False)
-            if id  # none: it could not be sent
-        }
+        ids = self.grid.push_messages(sent) if sent else []
+        # none: it could not be sent
+        waiting = {id: node for id, node in zip(ids, contents, strict=False) if id}
         replies: dict[int, Message] = {}
         end, pause = time.monotonic() + timeout, POLL[0]
         while waiting:

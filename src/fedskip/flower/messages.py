@@ -26,10 +26,10 @@ from torch import Tensor
 
 from fedskip.config.setting import SHARES
 from fedskip.errors import InputError, require
-from fedskip.federation import Orders, Replies
+from fedskip.federation import Orders, Replies, Server
 from fedskip.files import digest
 from fedskip.flower.plan import PROTOCOL
-from fedskip.methods.base import MODEL, Method, State, Visit
+from fedskip.methods.base import MODEL, State, Visit
 from fedskip.version import __version__
 
 AUDIT = "audit.jsonl"
@@ -185,37 +185,30 @@ def _numbers(data: bytes) -> np.ndarray:
 
 # --- which replies count -------------------------------------------------------------------------
 
-Signature = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of tensors
-Refused = dict[int, str]  # by row of the orders: why
-
 
 def screen(
+    server: Server,
     orders: Orders,
     replies: Mapping[int, Replies],
     sizes: Mapping[int, int],
-    expected: Signature,
-    trainable: int,
     limit: float,
-) -> Refused:
-    """The replies that are refused, and why.
+) -> dict[int, str]:
+    """The replies that are refused, and why, by row of the orders.
 
-    Args:
-        orders: what was sent, row by row.
-        replies: what came back, one row each, by row of the orders.
-        sizes: how many samples each of these clients has said it has.
-        expected: what replies bring beside the model.
-        trainable: how many numbers of a model are trained.
-        limit: an update above this multiple of the round's median is refused; 0: none is.
+    `sizes`: how many samples each of these clients has said it has. `limit`: an update above this multiple of
+    the round's median is refused; 0: none is.
     """
-    refused = {}
+    expected, refused = _expected_upload(server, orders.sent), {}
     for k, reply in replies.items():
         why = _fault(orders.x[k : k + 1], reply, sizes[k])
-        if not why and signature(reply.upload) != expected:
+        if not why and _signature(reply.upload) != expected:
             why = "brings something else than the method asks for"
         if why:
             refused[k] = why
     valid = {k: reply for k, reply in replies.items() if k not in refused}
-    return refused | (_outliers(orders, valid, trainable, limit) if limit else {})
+    if valid and limit:
+        refused |= _outliers(orders, valid, server.layout.trainable, limit)
+    return refused
 
 
 def _fault(x: Tensor, reply: Replies, size: int) -> str:
@@ -234,28 +227,26 @@ def _fault(x: Tensor, reply: Replies, size: int) -> str:
     return ""
 
 
-def signature(upload: State) -> Signature:
-    return tuple(sorted((name, tuple(rows.shape)) for name, rows in upload.items()))
+def _signature(upload: State) -> list[tuple[str, tuple[int, ...]]]:
+    return sorted((name, tuple(rows.shape)) for name, rows in upload.items())
 
 
-def expected_upload(method: Method, x: Tensor, trainable: int, sent: State) -> Signature:
-    """What a visit that left x (P,) unchanged would bring beside the model."""
-    here = x[None, :trainable]
+def _expected_upload(server: Server, sent: State) -> list[tuple[str, tuple[int, ...]]]:
+    """The names and shapes of what a visit that left the model unchanged would bring beside it."""
+    x, method = server.x[None], server.method
+    here = x[:, : server.layout.trainable]
     memory = {
-        name: x[None] if kind == MODEL else torch.zeros_like(here)
+        name: x if kind == MODEL else torch.zeros_like(here)
         for name, kind in method.remembers.items()
     }
     visit = Visit(here, [1.0], [1], [1.0], [True])
-    _, upload = method.end(here, here, memory, sent, visit)
-    return signature(upload)
+    return _signature(method.end(here, here, memory, sent, visit)[1])
 
 
 def _outliers(
     orders: Orders, replies: Mapping[int, Replies], trainable: int, limit: float
-) -> Refused:
+) -> dict[int, str]:
     """Updates of the model, or uploads, that are far larger than is usual in this round."""
-    if not replies:
-        return {}
     moved = {k: reply.y[0] - orders.x[k] for k, reply in replies.items()}
     parts = {"the model": {k: d[:trainable] for k, d in moved.items()}}
     if orders.x.shape[1] > trainable:
@@ -263,7 +254,7 @@ def _outliers(
     for k, reply in replies.items():
         for name, row in reply.upload.items():
             parts.setdefault(name, {})[k] = row[0]
-    refused: Refused = {}
+    refused = {}
     for name, vectors in parts.items():
         norms = torch.stack([vector.double().norm() for vector in vectors.values()])
         median = float(norms.quantile(0.5))
@@ -278,20 +269,18 @@ def _outliers(
 
 
 class AuditLog:
-    """The messages of one side, a line of JSON for each; nothing is ever removed. None: no log."""
+    """The messages of one side, a line of JSON for each; nothing is ever removed."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
 
     def note(self, direction: str, message: Message, **facts: Any) -> None:
         """Note a message that was "sent" or "received"; `facts`: what else to say of it."""
-        if self.path is None:
-            return
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = {"time": now, "way": direction, "kind": message.metadata.message_type, **facts}
         if message.has_error():
             line["error"] = message.error.code
-        else:
+        elif message.has_content():
             line["bytes"], line["digest"] = measure(message.content)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
