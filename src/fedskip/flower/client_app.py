@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -48,53 +47,38 @@ log = logging.getLogger(__name__)
 
 # --- messages ------------------------------------------------------------------------------------
 
-app = ClientApp()
+
+class ClientError(RuntimeError):
+    """All that the server learns of a failure: its kind, or the module that is missing."""
+
+    def __init__(self, error: Exception) -> None:
+        text = f"{type(error).__name__}; the client's log says more"
+        if isinstance(error.__cause__, ModuleNotFoundError):
+            fix = "install it there, beside fedskip, as it is on the server"
+            text = f"the module {error.__cause__.name} is not installed: {fix}"
+        super().__init__(text)
 
 
-@app.query("hello")
-def hello(message: Message, context: Context) -> Message:
-    return answer(message, context, Client.introduce)
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    return answer(message, context, Client.train)
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    return answer(message, context, Client.evaluate)
-
-
-def answer(
-    message: Message, context: Context, act: Callable[[Client, RecordDict], RecordDict]
-) -> Message:
+def answer(message: Message, context: Context) -> Message:
     """The reply to a message. Both are noted in the audit log."""
+    kind = message.metadata.message_type.partition(".")[0]
     try:
         client = Client(ClientConfig.of_node(context.node_config))
         audit = AuditLog(client.state_dir / AUDIT)
         audit.note("received", message)
-        content = act(client, message.content)
+        act = {"query": client.introduce, "train": client.train, "evaluate": client.evaluate}[kind]
+        content = act(message.content)
     except Exception as error:  # its text may hold values of the data, so it stays here
-        kind = message.metadata.message_type
         log.error("this client cannot %s: %s: %s", kind, type(error).__name__, error)
-        raise ClientError(public_text(error)) from error
+        raise ClientError(error) from error
     reply = Message(content, reply_to=message)
     audit.note("sent", reply)
     return reply
 
 
-class ClientError(RuntimeError):
-    """All that the server learns of a failure. The client's own log has the rest."""
-
-
-def public_text(error: Exception) -> str:
-    """What the server may know of an error: its kind, and the module if one is missing."""
-    if isinstance(error.__cause__, ModuleNotFoundError):
-        fix = "install it there, beside fedskip, as it is on the server"
-        return f"the module {error.__cause__.name} is not installed: {fix}"
-    return f"{type(error).__name__}; the client's log says more"
-
+app = ClientApp()
+for register in (app.query("hello"), app.train(), app.evaluate()):
+    register(answer)
 
 # --- the client ----------------------------------------------------------------------------------
 

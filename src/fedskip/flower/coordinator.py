@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from fedskip import rng
 from fedskip.engine.arithmetic import torch_threads
 from fedskip.engine.upload_filters import EPSILON
-from fedskip.errors import InputError
+from fedskip.errors import InputError, require
 from fedskip.federation import (
     Clients,
     Orders,
@@ -54,9 +54,6 @@ POLL = 0.25, 0.5  # seconds between two looks for replies: at first, and after a
 HELLO = 300.0  # seconds that a new node has to introduce itself
 log = logging.getLogger(__name__)
 
-# by client: sums of what it measured, and over how many samples
-Scores = dict[int, dict[str, float]]
-
 
 class NoClients(RuntimeError):
     """Too few clients appeared in time, or none answered."""
@@ -68,8 +65,8 @@ class Round:
 
     accepted: list[str]  # the clients whose replies were taken in
     left_out: dict[str, str]  # the others that got an order, and why theirs were not
-    row: Row | None  # of the history, if the round was evaluated
-    scores: Scores
+    row: Row | None = None  # of the history, if the round was evaluated
+    sites: Sequence[Row] = ()  # what each client has measured, then
 
 
 class Coordinator:
@@ -108,9 +105,9 @@ class Coordinator:
         while self.run.round < self.plan.setting.rounds and not self.run.over:
             accepted, left_out, outcome = self._train()
             if accepted:
-                row, scores = (None, {}) if outcome is None else self._evaluate(outcome)
+                row, sites = (None, []) if outcome is None else self._evaluate(outcome)
                 self.save()
-                yield Round(accepted, left_out, row, scores)
+                yield Round(accepted, left_out, row, sites)
                 heard = time.monotonic()
                 continue
             silence = time.monotonic() - heard
@@ -136,17 +133,16 @@ class Coordinator:
             for k, client in enumerate(clients)
         }
         x, private = self.run.server.x, self.privacy is not None
-        answers, silent = self._ask(
-            MessageType.TRAIN,
-            contents,
-            lambda _, content: messages.read_train_reply(content, x, private=private),
-        )
+
+        def read(_: int, content: RecordDict) -> Replies:
+            return messages.read_train_reply(content, x, private=private)
+
+        answers, silent = self._ask(MessageType.TRAIN, contents, read)
         replies = {k: answers[client] for k, client in enumerate(clients) if client in answers}
         sizes = {k: int(self.sizes[clients[k]]) for k in replies}
+        server, limit = self.run.server, self.config.norm_limit
         with torch_threads(1):
-            refused = messages.screen(
-                self.run.server, orders, replies, sizes, self.config.norm_limit
-            )
+            refused = messages.screen(server, orders, replies, sizes, limit)
         outcome = self._absorb(orders, {k: replies[k] for k in replies if k not in refused})
         silent |= {clients[k]: why for k, why in refused.items()}
         names = self.config.clients
@@ -157,10 +153,7 @@ class Coordinator:
         return accepted, {names[client]: why for client, why in silent.items()}, outcome
 
     def _ask(
-        self,
-        kind: str,
-        contents: Mapping[int, RecordDict],
-        read: Callable[[int, RecordDict], T],
+        self, kind: str, contents: Mapping[int, RecordDict], read: Callable[[int, RecordDict], T]
     ) -> tuple[dict[int, T], dict[int, str]]:
         """What clients answer to their messages, and why the answers of others do not count."""
         answers = self.connection.exchange(kind, contents, self.config.timeout)
@@ -245,22 +238,31 @@ class Coordinator:
 
     # --- evaluation ----------------------------------------------------------------------------------
 
-    def _evaluate(self, outcome: Outcome) -> tuple[Row | None, Scores]:
-        """Let all clients that are there test the merged model; gives the row of the history."""
+    def _evaluate(self, outcome: Outcome) -> tuple[Row | None, list[Row]]:
+        """Let all clients that are there test the merged model.
+
+        Gives the row of the history, and a row for each client.
+        """
         model, online = outcome.evaluated, self.connection.online
         assert model is not None, "federations merge"
-        metric, header = self.plan.setting.metric, self._job_header()
-        answers, bad = self._ask(
-            MessageType.EVALUATE,
-            {client: messages.evaluation_order(model, header) for client in online},
-            lambda client, content: messages.read_evaluation_reply(
-                content, online[client]["tests"], metric
-            ),
-        )
+        metric, header, names = self.plan.setting.metric, self._job_header(), self.config.clients
+        contents = {client: messages.evaluation_order(model, header) for client in online}
+
+        def read(client: int, content: RecordDict) -> dict[str, float]:
+            return messages.read_evaluation_reply(content, online[client]["tests"], metric)
+
+        answers, bad = self._ask(MessageType.EVALUATE, contents, read)
         for client, why in bad.items():
-            log.warning("the test of %s is left out: %s", self.config.clients[client], why)
+            log.warning("the test of %s is left out: %s", names[client], why)
         scores = {client: score for client, score in sorted(answers.items()) if score["samples"]}
-        each = [score["metric"] / score["samples"] for score in scores.values()]
+        sites: list[Row] = [
+            {
+                "round": outcome.round, "client": names[client], "samples": int(score["samples"]),
+                "test_accuracy": score["metric"] / score["samples"],
+                "test_loss": score["loss"] / score["samples"],
+            }
+            for client, score in scores.items()
+        ]  # fmt: skip
         n, total, loss = (
             sum(score[name] for score in scores.values()) for name in ("samples", "metric", "loss")
         )
@@ -269,12 +271,12 @@ class Coordinator:
             private = {"train_loss": None, EPSILON: self.account.epsilon(self.privacy.delta)}
         row = self.record.row(
             outcome, test_accuracy=total / n if n else None, test_loss=loss / n if n else None,
-            seconds=self.seconds(), x_worst_client=min(each, default=None), x_clients=len(each),
-            x_server_accuracy=self.plan.test(model), **private,
+            seconds=self.seconds(), x_clients=len(sites), x_server_accuracy=self.plan.test(model),
+            x_worst_client=min((site["test_accuracy"] for site in sites), default=None), **private,
         )  # fmt: skip
         added = self.record.add(outcome, row)
         self.rows += [] if added is None else [added]
-        return added, scores
+        return added, sites
 
     def seconds(self) -> float:
         """Since the run began, over all processes that worked on it."""
@@ -378,32 +380,26 @@ class Connection:
         for client in [client for client, node in self._nodes.items() if node not in nodes]:
             self.forget(client)
         new = nodes.keys() - self._refused - set(self._nodes.values())
-        asked = {node: RecordDict() for node in nodes if node in new}
+        asked = {node: RecordDict() for node in nodes if node in new}  # in their order
         replies = self._exchange(f"{MessageType.QUERY}.hello", asked, HELLO)
-        for node in nodes:
-            if node in replies and not replies[node].has_error():
-                try:
-                    self._introduce(node, nodes[node], replies[node].content)
-                except Exception as error:  # whatever its reply holds
-                    log.warning("node %d is not used: %s", node, error)
-                    self._refused.add(node)
+        for node in [node for node in asked if node in replies and replies[node].has_content()]:
+            try:
+                self._introduce(node, nodes[node], replies[node].content)
+            except Exception as error:  # whatever it holds
+                log.warning("node %d is not used: %s", node, error)
+                self._refused.add(node)
         return self.online
 
     def _introduce(self, node: int, registered: str, content: RecordDict) -> None:
         """Accept a node as a client, or refuse it. `registered`: the name for which its key is."""
         about = messages.read_introduction(content)
-        name, why = about["name"], ""
-        if name not in self.names:
-            why = "no client of this federation has that name"
-        elif registered and registered != name:
-            why = f"its key is registered for {registered}"
-        elif about["protocol"] != PROTOCOL:
-            why = f"its fedskip {about['fedskip']} has another protocol; install the same one"
-        elif self.names.index(name) in self._nodes:
-            why = "another node has that name"
-        if why:
-            raise InputError(f"its name {name!r}", f"cannot be accepted: {why}")
+        name, field = about["name"], f"its name, {about['name']!r},"
+        require(field, name in self.names, "is of no client of this federation")
+        require(field, registered in ("", name), f"is not that of its key: {registered}")
+        fix = f"install the same fedskip as here; it has {about['fedskip']}"
+        require("its protocol", about["protocol"] == PROTOCOL, "is another", about["protocol"], fix)
         client = self.names.index(name)
+        require(field, client not in self._nodes, "is that of another node")
         self._nodes[client], self.online[client] = node, about
         log.info("%s is there, with %d samples", name, about["samples"])
 

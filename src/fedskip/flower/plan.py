@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -198,23 +198,17 @@ class FederationPlan:
         return self.layout.pack(module).to(self.job.arithmetic(torch.device("cpu")).dtype)
 
     @cached_property
-    def _evaluator(self) -> tuple[Evaluator, np.ndarray] | None:
-        """For the server's own test set, if it has one."""
+    def test(self) -> Callable[[Tensor], float | None]:
+        """Gives the score of a model on the server's own test set, if it has one."""
         if self.config.test is None:
-            return None
+            return lambda model: None
         try:
             dataset = LoadedDatasets().get({"name": self.config.test}).dataset
         except InputError as error:
             raise error.at(f"`test` in {FEDERATION}") from error
-        task = self.job.task(dataset, torch.device("cpu"))
-        return Evaluator(task, stacked=False), np.arange(len(dataset.samples))
-
-    def test(self, model: Tensor) -> float | None:
-        """The score of a model on the server's own test set, if it has one."""
-        if self._evaluator is None:
-            return None
-        evaluator, samples = self._evaluator
-        return float(evaluator(model[None], samples).metric[0])
+        evaluator = Evaluator(self.job.task(dataset, torch.device("cpu")), stacked=False)
+        samples = np.arange(len(dataset.samples))
+        return lambda model: float(evaluator(model[None], samples).metric[0])
 
 
 def refuse_standardized(dataset: Dataset) -> None:

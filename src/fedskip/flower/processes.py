@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import re
 import shutil
@@ -22,7 +23,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,7 @@ class Process:
         with contextlib.suppress(OSError):
             self.guard.stdin.close()
 
-    def stop(self) -> None:
-        self.ask_to_end()
+    def wait_for_end(self) -> None:
         try:
             self.guard.wait(STOP)
         except subprocess.TimeoutExpired:
@@ -145,7 +144,7 @@ class Processes:
             for process in some:
                 process.ask_to_end()
             for process in some:
-                process.stop()
+                process.wait_for_end()
 
     def start(
         self, name: str, command: Sequence[object], env: dict[str, str], log: Path
@@ -156,8 +155,7 @@ class Processes:
 
 def tool(name: str) -> str:
     """The path of one of Flower's commands, installed beside this Python or on the path."""
-    beside = Path(sys.executable).with_name(name)
-    path = str(beside) if beside.exists() else shutil.which(name)
+    path = shutil.which(name, path=_search_path())
     if path is None:
         raise InputError(name, "is not installed", fix="install it: pip install 'fedskip[flower]'")
     return path
@@ -165,8 +163,12 @@ def tool(name: str) -> str:
 
 def environment(home: Path, **more: str) -> dict[str, str]:
     """The environment of Flower's processes, in which they find its other commands."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **ENVIRONMENT, "FLWR_HOME": str(home.resolve()), "PATH": path, **more}
+    own = {**ENVIRONMENT, "FLWR_HOME": str(home.resolve()), "PATH": _search_path()}
+    return {**os.environ, **own, **more}
+
+
+def _search_path() -> str:
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def listens(host: str, port: int, seconds: float = 3.0) -> bool:
@@ -281,7 +283,7 @@ class SuperLink:
 
 def train(
     folder: Path, say: Callable[[str], None], *, host: str, nodes: bool, insecure: bool = False
-) -> Generator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """Serve a federation to its end; gives rounds as they are done. `nodes`: with all its clients here.
 
     All processes end with the generator: close it, whatever happens.
@@ -312,36 +314,38 @@ class SuperNode:
     def __init__(
         self, config: ClientConfig, processes: Processes, log: Path, *, insecure: bool = False
     ) -> None:
+        self.config, self.processes, self.log, self.insecure = config, processes, log, insecure
+        self._tries = 0
+        self._start()
+
+    def _start(self) -> None:
+        config = self.config
         state = Path(config.state_dir).resolve()
         state.mkdir(parents=True, exist_ok=True)
         secure = ["--root-certificates", config.ca, "--auth-supernode-private-key", config.key]
         command = [
             tool("flower-supernode"), "--superlink", config.server, "--host", "127.0.0.1",
             "--port", config.port or free_port(), "--node-config", config.for_node(),
-            *(["--insecure"] if insecure else secure),
+            *(["--insecure"] if self.insecure else secure),
         ]  # fmt: skip
         name, env = f"the node of {config.name}", environment(state / "flower")
-        self._start = partial(processes.start, name, command, env, log)
-        self._process, self._began, self._tries = self._start(), time.monotonic(), 0
-        self._ended: float | None = None  # when
+        self.process = self.processes.start(name, command, env, self.log)
+        self._began, self._ended = time.monotonic(), math.inf
 
     def tend(self) -> list[str]:
         """Start it again where that is due; to be called often. Gives what it has written since."""
-        now, code = (
-            time.monotonic(),
-            self._process.code,
-        )  # before its lines, so that the last are read
-        lines = self._process.new_lines()
-        if code is not None and self._ended is None:
+        now, ended = time.monotonic(), self.process.code is not None
+        lines = self.process.new_lines()  # after the look, so that the last ones are read
+        if now - self._ended > RESTART:
+            self._start()
+        elif ended and self._ended == math.inf:
             self._ended = now
             self._tries = self._tries + 1 if now - self._began < SOON else 1
             fix = "; is its key registered at the server? For a minute the server may know the old node"
-            error = self._process.failure(fix=fix)
+            error = self.process.failure(fix=fix)
             if self._tries == TRIES:
                 raise error
             lines.append(f"{error} It is started again in {RESTART:g} s.")
-        elif self._ended is not None and now - self._ended > RESTART:
-            self._process, self._began, self._ended = self._start(), now, None
         return lines
 
 
