@@ -8,9 +8,8 @@ import typer
 
 from fedskip.errors import InputError, require
 
-app = typer.Typer(
-    no_args_is_help=True, help="Real clients that keep their data: docs/federation.md."
-)
+HELP = "Real clients that keep their data: docs/federation.md."
+app = typer.Typer(no_args_is_help=True, help=HELP)
 
 STUDY = {
     "name": "federation", "data": {"name": "synthetic"}, "partition": {"kind": "dirichlet", "beta": 0.5},
@@ -48,9 +47,9 @@ def local(
     folder = named(out)
     if folder is not None and (folder / FEDERATION).exists():
         others = {"STUDY": study, "--rounds": rounds, "--methods": methods, "--set": assignments}
+        rule, fix = f"is not for {folder}, which was begun", "leave it out, or choose another --out"
         for option, value in others.items():
-            fix = "leave it out to go on, or choose another --out"
-            require(option, not value, f"is not for {folder}, which was begun", value, fix)
+            require(option, not value, rule, value, fix)
         FederationPlan.read(folder)  # refuses what is wrong with it before anything is started
         typer.echo(f"going on in {folder}")
     else:
@@ -63,8 +62,7 @@ def local(
         tree = over.over(default) if study is None else requested_study(study, over)
         folder = folder or next_folder("federation")
         write_local(folder, clients, build(tree))
-        made = f"certificates, keys and a share of the data for each of {clients} clients"
-        typer.echo(f"{folder}: {made}")
+        typer.echo(f"{folder}: certificates, keys and shares of the data for {clients} clients")
     _train(folder, "local --out", host="127.0.0.1", nodes=True, insecure=insecure)
 
 
@@ -154,18 +152,10 @@ def check(
 ) -> None:
     """Check whether a server or a client can start: files, certificates, keys, versions, data, network."""
     _require_flower()
-    from fedskip.flower.check import client_checks, server_checks
-    from fedskip.flower.config import CLIENT, FEDERATION, ClientConfig
+    from fedskip.flower.check import folder_checks
 
-    if (folder / FEDERATION).exists():
-        checks = server_checks(folder, insecure=insecure)
-    elif (folder / CLIENT).exists():
-        checks = client_checks(ClientConfig.read(folder), insecure=insecure)
-    else:
-        fix = "make one with `fedskip federation init`"
-        raise InputError("DIR", f"holds neither {FEDERATION} nor {CLIENT}", str(folder), fix)
     failed = []
-    for what, look in checks:
+    for what, look in folder_checks(folder, insecure=insecure):
         try:
             typer.echo(f"ok    {what}: {look()}")
         except InputError as error:
@@ -185,14 +175,11 @@ def _require_flower() -> None:
 
 
 def _show_round(done: dict[str, Any]) -> None:
-    parts = [
-        f"round {done['round']}/{done['rounds']}",
-        f"{done['seconds']:.1f} s",
-        f"{len(done['clients'])} clients",
-    ]
+    text = f"round {done['round']}/{done['rounds']}  {done['seconds']:.1f} s"
+    text += f"  {len(done['clients'])} clients"
     if done.get("test_accuracy") is not None:
-        parts.append(f"test {done['test_accuracy']:.4f}, worst client {done['x_worst_client']:.4f}")
-    typer.echo("  ".join(parts))
+        text += f"  test {done['test_accuracy']:.4f}, worst client {done['x_worst_client']:.4f}"
+    typer.echo(text)
     for name, why in done["left_out"].items():
         typer.secho(f"  {name} was left out: {why}", fg="yellow")
 

@@ -26,6 +26,16 @@ from fedskip.flower.processes import listens, tool
 Check = tuple[str, Callable[[], str]]  # what is checked; says what it has found, or raises
 
 
+def folder_checks(folder: Path, *, insecure: bool = False) -> Iterator[Check]:
+    """What the folder of a federation needs, or that of a client."""
+    if (folder / FEDERATION).exists():
+        return server_checks(folder, insecure=insecure)
+    fix = "make one with `fedskip federation init`"
+    there, rule = (folder / CLIENT).exists(), f"holds neither {FEDERATION} nor {CLIENT}"
+    require("DIR", there, rule, str(folder), fix)
+    return client_checks(ClientConfig.read(folder), insecure=insecure)
+
+
 def server_checks(folder: Path, *, insecure: bool = False, starts: bool = False) -> Iterator[Check]:
     """What a server needs. `starts`: it is about to start, so its port must be free."""
     yield "Flower", _flower

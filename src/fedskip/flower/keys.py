@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedskip.errors import InputError, require
-from fedskip.files import refuse_unreadable
+from fedskip.files import refuse_unreadable, sync_folder
 
 T = TypeVar("T")
 
@@ -34,13 +35,15 @@ WRONG_KEY = "give the file that `fedskip federation init` wrote, or make one wit
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a new file that only its owner may read."""
+    """Write a file that only its owner may read, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     with os.fdopen(handle, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(handle)
+    os.replace(partial, path)
+    sync_folder(path.parent)
 
 
 def write_certificates(folder: Path, hosts: Iterable[str]) -> None:

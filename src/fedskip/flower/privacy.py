@@ -21,7 +21,6 @@ from torch import Tensor
 
 from fedskip.engine.upload_filters import Draw, gaussian_epsilon
 from fedskip.errors import require
-from fedskip.files import sync_folder
 from fedskip.flower.keys import refuse_open_to_others, write_secret
 from fedskip.models.vector import on
 
@@ -35,7 +34,6 @@ def noise_key(state_dir: Path) -> bytes:
     path = state_dir / KEY
     if not path.exists():
         write_secret(path, secrets.token_bytes(BYTES))
-        sync_folder(state_dir)  # before any noise is drawn from it
     refuse_open_to_others(path)
     key = path.read_bytes()
     rule, fix = f"must hold {BYTES} bytes", "remove it: a new one is made"
