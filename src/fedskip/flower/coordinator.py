@@ -167,7 +167,7 @@ class Coordinator:
                 if answer.has_error():
                     raise InputError("it", f"answers with an error ({answer.error.reason})")
                 good[client] = read(client, answer.content)
-            except Exception as error:  # no reply, of whatever bytes, ends a round for the others
+            except Exception as error:  # whatever a reply holds, the round goes on for the others
                 bad[client] = str(error)[:300]
         return good, bad
 
