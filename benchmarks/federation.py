@@ -35,10 +35,15 @@ import numpy as np
 
 from fedskip.config import Tree, build
 from fedskip.flower.config import RUN
-from fedskip.flower.local import Nodes, write_local
+from fedskip.flower.folder import write_local
 from fedskip.flower.plan import FederationPlan
-from fedskip.flower.processes import Processes, descendants
-from fedskip.flower.superlink import CONNECTION, SuperLink
+from fedskip.flower.processes import (
+    CONNECTION,
+    Processes,
+    SuperLink,
+    descendants,
+    local_nodes,
+)
 
 PYPROJECT = """\
 [project]
@@ -113,7 +118,8 @@ def echo_turn(
     done = link.flwr("run", str(folder), CONNECTION)
     assert not done.returncode, done.stdout + done.stderr
     while not (out.exists() and "null" in out.read_text()):
-        assert link.process.code is None, link.process.tail()
+        if link.process.code is not None:
+            raise link.process.failure()
         time.sleep(0.5)
     return [json.loads(line) for line in out.read_text().splitlines()[:-1]]
 
@@ -164,7 +170,7 @@ def hold(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     with Processes() as processes:
         link = SuperLink(folder, processes, "127.0.0.1")
         link.register()
-        nodes = Nodes(folder, link.config.clients, processes)
+        nodes = local_nodes(folder, processes)
 
         def look() -> None:
             for name, size in memory(processes).items():
@@ -172,7 +178,8 @@ def hold(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
         link.run()
         for some in link.watch():
-            nodes.restart_ended()
+            for node in nodes:
+                node.tend()
             look()
             for done in some:
                 rounds.append(dict(held))
@@ -198,7 +205,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with Processes() as processes:
         link = SuperLink(folder, processes, "127.0.0.1")
         link.register()
-        Nodes(folder, link.config.clients, processes)
+        local_nodes(folder, processes)
         for turn in range(options.turns):
             theirs += echo_turn(link, echo, options.nodes, options.rounds + 1, size, options.pause)[
                 1:

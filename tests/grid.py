@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,10 +26,9 @@ from fedskip.engine.arithmetic import EXACT
 from fedskip.engine.loop import Loop
 from fedskip.federation import Run, train
 from fedskip.flower.client_app import app
-from fedskip.flower.config import FederationConfig
-from fedskip.flower.connection import Connection
-from fedskip.flower.coordinator import Coordinator
-from fedskip.flower.local import split_data
+from fedskip.flower.config import IN_NODE, FederationConfig
+from fedskip.flower.coordinator import Connection, Coordinator
+from fedskip.flower.folder import split_data
 from fedskip.flower.messages import AuditLog
 from fedskip.flower.plan import FederationPlan
 from fedskip.study.prepare import prepare
@@ -110,7 +112,8 @@ class FakeGrid:
         return ids
 
     def _answer(self, message: Message, node: int) -> Message:
-        context = Context(0, node, self.configs[node], RecordDict(), {})
+        config = json.dumps(self.configs[node])
+        context = Context(0, node, {IN_NODE: config}, RecordDict(), {})
         try:
             return app(message, context)
         except Exception as error:
@@ -182,13 +185,15 @@ def play(
     plan: FederationPlan, grid: Any, checkpoints: Path | None = None, rounds: int | None = None
 ) -> Coordinator:
     """Train a federation to its end, or some rounds of it."""
-    coordinator = Coordinator(plan, connect(plan, grid), checkpoints)
-    coordinator.restore()
-    for _ in coordinator.rounds():
-        if coordinator.run.round == rounds:
-            break
+    with tempfile.TemporaryDirectory() as own:
+        folder = checkpoints or Path(own) / "checkpoints"
+        coordinator = Coordinator(plan, connect(plan, grid), folder)
+        coordinator.restore()
+        for _ in coordinator.rounds():
+            if coordinator.run.round == rounds:
+                break
     return coordinator
 
 
-def connect(plan: FederationPlan, grid: Any, audit: Path | None = None) -> Connection:
+def connect(plan: FederationPlan, grid: Any, audit: Path = Path(os.devnull)) -> Connection:
     return Connection(grid, plan.config.clients, AuditLog(audit))

@@ -1,4 +1,4 @@
-"""`fedskip federation`, as far as nothing is started; tests/flower/test_local.py starts it all."""
+"""`fedskip federation`, as far as nothing is started; tests/flower/test_processes.py starts it all."""
 
 from pathlib import Path
 

@@ -11,13 +11,15 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
 
+from flwr.common.config import parse_config_args
+
 from fedskip.errors import InputError
 from fedskip.flower.config import ClientConfig, FederationConfig
-from fedskip.flower.folder import STUDY, write_folder
+from fedskip.flower.folder import template, write_folder
 
 
 def written(folder: Path) -> Path:
-    write_folder(folder, FederationConfig(clients=("a", "b")), STUDY.format(cohort=2), [])
+    write_folder(folder, FederationConfig(clients=("a", "b")), template("study.yaml", cohort=2), [])
     return folder
 
 
@@ -42,12 +44,15 @@ def test_systemd_has_nothing_to_say_about_the_units(tmp_path: Path) -> None:
         assert not said
 
 
-def test_a_clients_limit_reaches_its_node(tmp_path: Path) -> None:
+def test_what_a_client_knows_reaches_its_node(tmp_path: Path) -> None:
+    """As Flower reads its option, whatever stands in a path."""
     site = written(tmp_path / "federation") / "clients" / "a"
-    assert "epsilon" not in ClientConfig.read(site).text()
     file = site / "client.yaml"
     file.write_text(file.read_text() + "epsilon: 8\n")
-    assert ClientConfig.read(site).text().endswith(" epsilon=8.0")
+    config = ClientConfig.read(site, data='it\'s "the" data.npz')
+    found = ClientConfig.of_node(parse_config_args([config.for_node()]))
+    assert found == config
+    assert found.epsilon == 8
     with pytest.raises(InputError, match="epsilon must be > 0, got -1"):
         ClientConfig.read(site, epsilon=-1.0)
 
@@ -55,6 +60,6 @@ def test_a_clients_limit_reaches_its_node(tmp_path: Path) -> None:
 def test_clients_whose_names_look_like_numbers_keep_them(tmp_path: Path) -> None:
     """As YAML reads them, 09327503e7296450 is infinity and 012 is ten."""
     names = ("1e5", "09327503e7296450", "012", "null")
-    write_folder(tmp_path, FederationConfig(clients=names), STUDY.format(cohort=2), [])
+    write_folder(tmp_path, FederationConfig(clients=names), template("study.yaml", cohort=2), [])
     assert FederationConfig.read(tmp_path).clients == names
     assert tuple(ClientConfig.read(tmp_path / "clients" / name).name for name in names) == names

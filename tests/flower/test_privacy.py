@@ -21,11 +21,10 @@ from fedskip.errors import InputError
 from fedskip.federation import Orders, Replies
 from fedskip.flower import client_app, privacy
 from fedskip.flower.client_app import Client
-from fedskip.flower.config import NodeConfig
+from fedskip.flower.config import ClientConfig
 from fedskip.flower.coordinator import Coordinator
-from fedskip.flower.job_spec import JobSpec, layout_digest
 from fedskip.flower.messages import ME
-from fedskip.flower.plan import FederationPlan
+from fedskip.flower.plan import FederationPlan, JobSpec, layout_digest
 from fedskip.flower.privacy import ACCOUNT, KEY, PrivacyAccount, noise_key, standard_normal
 from grid import Died, FakeGrid, connect, die, in_process, places, plan_of, play
 
@@ -50,7 +49,7 @@ def visit(
     }
     orders = Orders(changed.pop("round", 0), ME, ME, [changed.pop("key", 7)], x[None], {})
     job: JobSpec = changed.pop("job", plan.job)
-    return Client(NodeConfig.parse(config)).visit(orders, job, **(told | changed))
+    return Client(ClientConfig(**config)).visit(orders, job, **(told | changed))
 
 
 def without(plan: FederationPlan) -> JobSpec:
@@ -219,8 +218,8 @@ def test_a_round_that_is_played_again_costs_nothing_more(tmp_path: Path) -> None
     assert len(lines) == 3
 
 
-def test_visits_of_different_noise_add_up() -> None:
-    account = PrivacyAccount(None)
+def test_visits_of_different_noise_add_up(tmp_path: Path) -> None:
+    account = PrivacyAccount(tmp_path / ACCOUNT)
     assert account.epsilon(1e-5) == 0
     for number in range(4):
         account.add("a", str(number), 2.0)

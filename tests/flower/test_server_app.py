@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedskip[flower]'")
 
@@ -16,13 +17,14 @@ from flwr.app import Message
 import fedskip
 from fedskip.config import dump
 from fedskip.errors import InputError
-from fedskip.flower.config import RUN
-from fedskip.flower.folder import write_folder
+from fedskip.flower.config import RUN, ClientConfig, FederationConfig
+from fedskip.flower.folder import write_folder, write_local
 from fedskip.flower.plan import FederationPlan
 from fedskip.flower.server_app import serve
+from fedskip.records.checkpoint import list_checkpoints, load_checkpoint
 from fedskip.records.table import Table
 from fedskip.report.results import Results
-from grid import FakeGrid, places, plan_of
+from grid import FakeGrid, data_file, in_process, places, plan_of
 from studies import as_table
 
 
@@ -50,6 +52,33 @@ def test_the_folder_is_that_of_a_study(tmp_path: Path) -> None:
         file = folder / RUN / "models" / f"pool.FedSkip-3.s5.{kind}.safetensors"
         assert fedskip.load(file, plan_module(plan)) is not None
     assert (folder / RUN / "report.html").exists()
+
+
+def test_the_clients_of_a_local_folder_have_all_they_need(tmp_path: Path) -> None:
+    """Their own configuration, as their nodes get it, and their share of the data."""
+    data = {"name": str(data_file(tmp_path))}
+    spec = plan_of(tmp_path, data=data, methods="fedskip(period=2)", rounds=2).spec
+    folder = tmp_path / "federation"
+    write_local(folder, 3, spec, wait=0.5, timeout=0.2)
+    names = FederationConfig.read(folder).clients
+    sites = [vars(ClientConfig.read(folder / "clients" / name)) for name in names]
+    serve(folder, FakeGrid(dict(enumerate(sites, 1000))))  # type: ignore[arg-type]
+    assert Table.read(folder / RUN / "sites.csv").column("client") == list(names)
+    plan = FederationPlan.read(folder)
+    expected, _ = in_process(plan, finish=False).server.save()
+    tensors, _ = load_checkpoint(
+        list_checkpoints(folder / RUN / "checkpoints", plan.setting.name)[-1][1]
+    )
+    for name, tensor in expected.items():
+        assert torch.equal(tensors[f"{plan.setting.run_names[0]}/server.{name}"], tensor), name
+    lines = (folder / "audit.jsonl").read_text().splitlines()
+    seen = {(entry["way"], entry["digest"]) for entry in map(json.loads, lines)}
+    for name in names:
+        book = folder / "clients" / name / "state" / "audit.jsonl"
+        entries = [json.loads(line) for line in book.read_text().splitlines()]
+        assert [entry["kind"] for entry in entries[2:]] == ["train"] * 4 + ["evaluate"] * 2
+        others = {"sent": "received", "received": "sent"}
+        assert all((others[entry["way"]], entry["digest"]) in seen for entry in entries)
 
 
 def plan_module(plan: FederationPlan) -> Any:

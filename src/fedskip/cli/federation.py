@@ -1,7 +1,6 @@
 """`fedskip federation`: the same study over Flower, on this machine or on many."""
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,19 +8,19 @@ import typer
 
 from fedskip.errors import InputError, require
 
-app = typer.Typer(
-    no_args_is_help=True, help="Real clients that keep their data: docs/federation.md."
-)
+HELP = "Real clients that keep their data: docs/federation.md."
+app = typer.Typer(no_args_is_help=True, help=HELP)
 
-Folder = Annotated[Path, typer.Argument(help="The folder of a federation.", show_default=False)]
+STUDY = {
+    "name": "federation", "data": {"name": "synthetic"}, "partition": {"kind": "dirichlet", "beta": 0.5},
+    "local": {"epochs": 1}, "methods": ["fedskip(period=3)"], "rounds": 6, "seeds": [0],
+}  # of `local`, if no study is named  # fmt: skip
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and without keys.")]
 
 
 @app.command()
 def local(
-    study: Annotated[
-        str | None, typer.Argument(help="A study of one method; SYNTHETIC without.")
-    ] = None,
+    study: Annotated[str | None, typer.Argument(help="Of one method; SYNTHETIC without.")] = None,
     clients: Annotated[int, typer.Option("-n", "--clients", metavar="N", help="How many.")] = 3,
     rounds: Annotated[int | None, typer.Option(metavar="N")] = None,
     methods: Annotated[str | None, typer.Option(help="One, such as 'scaffold(period=3)'.")] = None,
@@ -29,9 +28,7 @@ def local(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1."),
     ] = None,
-    out: Annotated[
-        str | None, typer.Option(help="By default runs/federation-N.", show_default=False)
-    ] = None,
+    out: Annotated[str | None, typer.Option(help="By default runs/federation-N.")] = None,
     insecure: Insecure = False,
 ) -> None:
     """Try a federation on this machine: a server and N clients as processes, with TLS and registered keys.
@@ -43,72 +40,59 @@ def local(
     from fedskip.cli.requested_study import requested_study
     from fedskip.config import Places, Tree, assigned, build
     from fedskip.flower.config import FEDERATION
-    from fedskip.flower.local import default_study, train, write_local
+    from fedskip.flower.folder import write_local
+    from fedskip.flower.plan import FederationPlan
     from fedskip.records.folder import next_folder
 
     folder = named(out)
     if folder is not None and (folder / FEDERATION).exists():
         others = {"STUDY": study, "--rounds": rounds, "--methods": methods, "--set": assignments}
+        rule, fix = f"is not for {folder}, which was begun", "leave it out, or choose another --out"
         for option, value in others.items():
-            fix = "leave it out to go on, or choose another --out"
-            require(option, not value, f"is not for {folder}, which was begun", value, fix)
+            require(option, not value, rule, value, fix)
+        FederationPlan.read(folder)  # refuses what is wrong with it before anything is started
         typer.echo(f"going on in {folder}")
     else:
         require("-n", 1 <= clients <= 64, "must be 1 to 64 on one machine", clients)
         given = {"methods": methods, "rounds": rounds}
         keys = {key: value for key, value in given.items() if value is not None}
-        over = assigned(assignments or []).over(
-            Tree(keys, Places({key: f"--{key}" for key in keys}))
-        )
-        tree = over.over(default_study(clients)) if study is None else requested_study(study, over)
+        options = Tree(keys, Places({key: f"--{key}" for key in keys}))
+        over = assigned(assignments or []).over(options)
+        default = Tree({**STUDY, "cohort": clients})
+        tree = over.over(default) if study is None else requested_study(study, over)
         folder = folder or next_folder("federation")
         write_local(folder, clients, build(tree))
-        made = f"certificates, keys and a share of the data for each of {clients} clients"
-        typer.echo(f"{folder}: {made}")
-    with (
-        _how_to_go_on(folder, "local --out"),
-        closing(train(folder, typer.echo, insecure=insecure)) as rounds_done,
-    ):
-        for done in rounds_done:
-            _show_round(done)
-    _show_results(folder)
+        typer.echo(f"{folder}: certificates, keys and shares of the data for {clients} clients")
+    _train(folder, "local --out", host="127.0.0.1", nodes=True, insecure=insecure)
 
 
 @app.command()
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A new folder.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
     clients: Annotated[str, typer.Option(help="Their names: site-a,site-b,site-c.")],
-    server: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where clients reach the server.")
-    ],
-    study: Annotated[
-        str | None,
-        typer.Option(help="A study of one method; without, one to fill in.", show_default=False),
-    ] = None,
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where clients reach it.")],
+    study: Annotated[str | None, typer.Option(help="Of one method; else one to fill in.")] = None,
     host: Annotated[
-        list[str] | None,
-        typer.Option("--host", metavar="NAME", help="Another name of it; may be repeated."),
+        list[str] | None, typer.Option(metavar="NAME", help="Another name of it; may be repeated.")
     ] = None,
 ) -> None:
     """Make the folder of a new federation: certificates, keys, a Flower app, and what goes to each site."""
     _require_flower()
     from fedskip.config import bundled
     from fedskip.flower.config import FederationConfig
-    from fedskip.flower.folder import STUDY, write_folder
+    from fedskip.flower.folder import template, write_folder
     from fedskip.parsing.yaml_text import read_text
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
     config = FederationConfig(clients=tuple(names), server=server)
-    text = STUDY.format(cohort=len(names)) if study is None else read_text(bundled.find(study))
+    text = read_text(bundled.find(study)) if study else template("study.yaml", cohort=len(names))
     write_folder(folder, config, text, host or [])
     typer.echo(f"{folder}: read README.md there; study.yaml says what is trained")
 
 
 @app.command()
 def server(
-    folder: Folder,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of a federation.")],
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="On which to listen.")] = "0.0.0.0",
     insecure: Insecure = False,
 ) -> None:
@@ -116,8 +100,6 @@ def server(
     _require_flower()
     from fedskip.flower.check import server_checks
     from fedskip.flower.config import RUN
-    from fedskip.flower.processes import Processes
-    from fedskip.flower.superlink import SuperLink
 
     if (folder / RUN / "summary.csv").exists():
         typer.echo(f"{folder} is finished")
@@ -125,56 +107,32 @@ def server(
         return
     for _, look in server_checks(folder, insecure=insecure, starts=True):
         look()
-    with _how_to_go_on(folder, "server"), Processes() as processes:
-        typer.echo("starting the SuperLink ...")
-        link = SuperLink(folder, processes, host, insecure=insecure)
-        link.register()
-        link.run()
-        typer.echo(f"listening on port {link.port}; waiting for {', '.join(link.config.clients)}")
-        for rounds in link.watch():
-            for done in rounds:
-                _show_round(done)
-    _show_results(folder)
+    _train(folder, "server", host=host, nodes=False, insecure=insecure)
 
 
 @app.command()
 def client(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder with a client.yaml.")
-    ] = Path("."),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="With a client.yaml.")] = Path("."),
     name: Annotated[str | None, typer.Option(help="Of this client.")] = None,
     server: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
     data: Annotated[str | None, typer.Option(help="A file, or the name of a data set.")] = None,
-    loader: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Makes a Dataset.")
-    ] = None,
+    loader: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION")] = None,
     ca: Annotated[str | None, typer.Option(metavar="FILE", help="The federation's ca.crt.")] = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="This client's private key.")
-    ] = None,
-    state_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="For its memory and logs.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
+    state_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Memory and logs.")] = None,
     device: Annotated[str | None, typer.Option(metavar="auto|cpu|cuda|cuda:N")] = None,
-    port: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the node, on this machine.")
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="The most that private visits may cost.")
-    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="Of the node, here.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The most that visits may cost.")] = None,
     insecure: Insecure = False,
 ) -> None:
     """Take part in a federation with this machine's data, until stopped. Options win over client.yaml."""
+    given = {key: value for key, value in locals().items() if value is not None}
+    options = {key: given[key] for key in given.keys() - {"folder", "insecure"}}
     _require_flower()
     from fedskip.flower.check import client_checks
     from fedskip.flower.config import ClientConfig
-    from fedskip.flower.supernode import keep_running
+    from fedskip.flower.processes import keep_running
 
-    given = {
-        "name": name, "server": server, "data": data, "loader": loader, "ca": ca, "key": key,
-        "state_dir": state_dir, "device": device, "port": port, "epsilon": epsilon,
-    }  # fmt: skip
-    options = {key: value for key, value in given.items() if value is not None}
     config = ClientConfig.read(folder, **options)
     for _, look in client_checks(config, insecure=insecure, reach=False):
         look()
@@ -189,25 +147,15 @@ def client(
 
 @app.command()
 def check(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Of a federation or a client.")
-    ] = Path("."),
+    folder: Annotated[Path, typer.Argument(metavar="DIR")] = Path("."),
     insecure: Insecure = False,
 ) -> None:
     """Check whether a server or a client can start: files, certificates, keys, versions, data, network."""
     _require_flower()
-    from fedskip.flower.check import client_checks, server_checks
-    from fedskip.flower.config import CLIENT, FEDERATION, ClientConfig
+    from fedskip.flower.check import folder_checks
 
-    if (folder / FEDERATION).exists():
-        checks = server_checks(folder, insecure=insecure)
-    elif (folder / CLIENT).exists():
-        checks = client_checks(ClientConfig.read(folder), insecure=insecure)
-    else:
-        fix = "make one with `fedskip federation init`"
-        raise InputError("DIR", f"holds neither {FEDERATION} nor {CLIENT}", str(folder), fix)
     failed = []
-    for what, look in checks:
+    for what, look in folder_checks(folder, insecure=insecure):
         try:
             typer.echo(f"ok    {what}: {look()}")
         except InputError as error:
@@ -227,14 +175,11 @@ def _require_flower() -> None:
 
 
 def _show_round(done: dict[str, Any]) -> None:
-    parts = [
-        f"round {done['round']}/{done['rounds']}",
-        f"{done['seconds']:.1f} s",
-        f"{len(done['clients'])} clients",
-    ]
+    text = f"round {done['round']}/{done['rounds']}  {done['seconds']:.1f} s"
+    text += f"  {len(done['clients'])} clients"
     if done.get("test_accuracy") is not None:
-        parts.append(f"test {done['test_accuracy']:.4f}, worst client {done['x_worst_client']:.4f}")
-    typer.echo("  ".join(parts))
+        text += f"  test {done['test_accuracy']:.4f}, worst client {done['x_worst_client']:.4f}"
+    typer.echo(text)
     for name, why in done["left_out"].items():
         typer.secho(f"  {name} was left out: {why}", fg="yellow")
 
@@ -247,17 +192,19 @@ def _show_results(folder: Path) -> None:
     close(Results.read(folder / RUN))
 
 
-@contextmanager
-def _how_to_go_on(folder: Path, command: str) -> Iterator[None]:
-    """Tells a user whose federation stops how to go on."""
-    from fedskip.flower.superlink import RunFailed
+def _train(folder: Path, command: str, **options: Any) -> None:
+    """Train a federation to its end. Tells a user whose federation stops how to go on."""
+    from fedskip.flower.processes import RunFailed, train
 
     again = f"go on with: fedskip federation {command} {folder}"
     try:
-        yield
+        with closing(train(folder, typer.echo, **options)) as rounds:
+            for done in rounds:
+                _show_round(done)
     except KeyboardInterrupt:
         typer.secho(f"Stopped, all processes have ended; {again}", fg="yellow", err=True)
         raise typer.Exit(130) from None
     except RunFailed as error:
         typer.secho(f"error: {error}. All processes have ended; {again}", fg="red", err=True)
         raise typer.Exit(1) from None
+    _show_results(folder)

@@ -5,4 +5,3 @@ What this package uses of Flower beyond its documented API is listed here, with 
 
 FLOWER = "1.41"  # the tested release
 KEY_IN_USE = "[code: 23]"  # from `flwr supernode register`: this key is registered already
-NOT_ADMITTED = "Exit Code: 305"  # from `flower-supernode`: the SuperLink refuses the connection

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +26,16 @@ from fedskip.flower.processes import listens, tool
 Check = tuple[str, Callable[[], str]]  # what is checked; says what it has found, or raises
 
 
+def folder_checks(folder: Path, *, insecure: bool = False) -> Iterator[Check]:
+    """What the folder of a federation needs, or that of a client."""
+    if (folder / FEDERATION).exists():
+        return server_checks(folder, insecure=insecure)
+    fix = "make one with `fedskip federation init`"
+    there, rule = (folder / CLIENT).exists(), f"holds neither {FEDERATION} nor {CLIENT}"
+    require("DIR", there, rule, str(folder), fix)
+    return client_checks(ClientConfig.read(folder), insecure=insecure)
+
+
 def server_checks(folder: Path, *, insecure: bool = False, starts: bool = False) -> Iterator[Check]:
     """What a server needs. `starts`: it is about to start, so its port must be free."""
     yield "Flower", _flower
@@ -33,9 +43,10 @@ def server_checks(folder: Path, *, insecure: bool = False, starts: bool = False)
     yield "study.yaml", lambda: _study(folder)
     config = FederationConfig.read(folder)
     if not insecure:
-        yield "certificates", lambda: _server_certificate(folder, address(config.server)[0])
+        yield "certificates", lambda: _certificate(folder, address(config.server)[0])
         for name in config.clients:
-            yield f"key of {name}", lambda name=name: _public_key(folder, name)  # type: ignore[misc]
+            file = folder / "keys" / f"{name}.pub"
+            yield f"key of {name}", lambda file=file: read_public_key(file).curve.name  # type: ignore[misc]
     yield "port", lambda: _port(config, starts)
 
 
@@ -67,15 +78,9 @@ def _study(folder: Path) -> str:
     return f"{plan.method.label}, {plan.setting.rounds} rounds, {size}{note}"
 
 
-def _server_certificate(folder: Path, host: str) -> str:
+def _certificate(folder: Path, host: str) -> str:
     own = read_server_certificate(folder / "certificates", host)
     return f"for {host}, until {own.not_valid_after_utc:%Y-%m-%d}"
-
-
-def _public_key(folder: Path, name: str) -> str:
-    file = folder / "keys" / f"{name}.pub"
-    read_public_key(file)
-    return file.name
 
 
 def _port(config: FederationConfig, starts: bool) -> str:
@@ -89,18 +94,15 @@ def _port(config: FederationConfig, starts: bool) -> str:
 
 def _data(config: ClientConfig) -> str:
     require("data", bool(config.data), "is missing", ..., f"name it in {CLIENT}, or with --data")
-    config.text()  # refuses what cannot be passed on to the node
     client = Client(config)
     train, test = client.samples
     return f"{len(train):,} samples to train on, {len(test):,} to test on, device {client.device}"
 
 
 def _writable(folder: Path) -> str:
-    probe = folder / f".probe.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"")
-        probe.unlink()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         rule = f"cannot be written ({error.strerror})"
         raise InputError("state-dir", rule, str(folder)) from None

@@ -6,15 +6,18 @@ A SuperNode starts a new process of it for each message. Nothing but its replies
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import re
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from torch import Tensor
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
 from fedskip.data.archives import read_npz
 from fedskip.data.dataset import Dataset
@@ -26,69 +29,56 @@ from fedskip.engine.task import Job, Task
 from fedskip.engine.upload_filters import UploadFilter
 from fedskip.errors import InputError, require
 from fedskip.federation import Clients, Orders, Replies, make_clients
-from fedskip.files import expand_home, locked
+from fedskip.files import digest, expand_home, locked, remove_partial_files, write_bytes
 from fedskip.flower import messages
-from fedskip.flower.config import NodeConfig
-from fedskip.flower.job_spec import JobSpec, layout_digest
-from fedskip.flower.memory import MemoryFiles
+from fedskip.flower.config import ClientConfig
 from fedskip.flower.messages import AUDIT, ME, AuditLog
+from fedskip.flower.plan import JobSpec, layout_digest, refuse_standardized
 from fedskip.flower.privacy import ACCOUNT, PrivacyAccount, client_noise, fingerprint, noise_key
 from fedskip.methods.base import State
 from fedskip.parsing.user_code import is_own, load
 from fedskip.study.machine import resolve_device
 
 DELTA = 1e-5  # at which a client counts its own epsilon, or at the study's if that is smaller
+_FILE = re.compile(r"(\d{6,})\.([0-9a-f]{16})\.safetensors")
+_RUN = re.compile(r"[0-9a-f]{16,64}")
+_BRING_BACK = "bring back the state-dir as it was"
 log = logging.getLogger(__name__)
 
 # --- messages ------------------------------------------------------------------------------------
 
-app = ClientApp()
+
+class ClientError(RuntimeError):
+    """All that the server learns of a failure: its kind, or the module that is missing."""
+
+    def __init__(self, error: Exception) -> None:
+        text = f"{type(error).__name__}; the client's log says more"
+        if isinstance(error.__cause__, ModuleNotFoundError):
+            fix = "install it there, beside fedskip, as it is on the server"
+            text = f"the module {error.__cause__.name} is not installed: {fix}"
+        super().__init__(text)
 
 
-@app.query("hello")
-def hello(message: Message, context: Context) -> Message:
-    return answer(message, context, Client.introduce)
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    return answer(message, context, Client.train)
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    return answer(message, context, Client.evaluate)
-
-
-def answer(
-    message: Message, context: Context, act: Callable[[Client, RecordDict], RecordDict]
-) -> Message:
+def answer(message: Message, context: Context) -> Message:
     """The reply to a message. Both are noted in the audit log."""
+    kind = message.metadata.message_type.partition(".")[0]
     try:
-        client = Client(NodeConfig.parse(context.node_config))
+        client = Client(ClientConfig.of_node(context.node_config))
         audit = AuditLog(client.state_dir / AUDIT)
         audit.note("received", message)
-        content = act(client, message.content)
+        act = {"query": client.introduce, "train": client.train, "evaluate": client.evaluate}[kind]
+        content = act(message.content)
     except Exception as error:  # its text may hold values of the data, so it stays here
-        kind = message.metadata.message_type
         log.error("this client cannot %s: %s: %s", kind, type(error).__name__, error)
-        raise ClientError(public_text(error, str(context.node_config.get("name")))) from error
+        raise ClientError(error) from error
     reply = Message(content, reply_to=message)
     audit.note("sent", reply)
     return reply
 
 
-class ClientError(RuntimeError):
-    """All that the server learns of a failure. The client's own log has the rest."""
-
-
-def public_text(error: Exception, name: str) -> str:
-    """What the server may know of an error: its kind, and the module if one is missing."""
-    if isinstance(error.__cause__, ModuleNotFoundError):
-        fix = "install it there, beside fedskip, as it is on the server"
-        return f"the module {error.__cause__.name} is not installed at {name}: {fix}"
-    return f"{type(error).__name__}; the client's log says more"
-
+app = ClientApp()
+for register in (app.query("hello"), app.train(), app.evaluate()):
+    register(answer)
 
 # --- the client ----------------------------------------------------------------------------------
 
@@ -96,7 +86,7 @@ def public_text(error: Exception, name: str) -> str:
 class Client:
     """One client, where its data are."""
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self.state_dir = expand_home(config.state_dir, "state_dir")
 
@@ -113,10 +103,16 @@ class Client:
         return messages.train_reply(replies, private=job.privacy is not None)
 
     def evaluate(self, content: RecordDict) -> RecordDict:
-        """Test a model on this client's test samples."""
+        """Test a model on this client's test samples. Sums tell nothing of single classes."""
         x, header = messages.read_evaluation_order(content)
         job = JobSpec.parse(str(header.get("job", "")))
-        return messages.evaluation_reply(self.score(x, job, str(header.get("layout", ""))))
+        _, test = self.samples
+        if not len(test):
+            return messages.evaluation_reply({"metric": 0.0, "loss": 0.0, "samples": 0})
+        evaluator = Evaluator(self._task(job, str(header.get("layout", ""))), stacked=False)
+        scores = evaluator(x.to(self.device)[None], test)
+        sums = {name: float(getattr(scores, name)[0]) * len(test) for name in ("metric", "loss")}
+        return messages.evaluation_reply({**sums, "samples": len(test)})
 
     def visit(
         self, orders: Orders, job: JobSpec, *, run: str, accepted: int, omega: float, layout: str
@@ -124,9 +120,6 @@ class Client:
         """Train one visit, with the memory of the last round whose reply the server has accepted."""
         task = self._task(job, layout)
         train, _ = self.samples
-        rule = f"must fit every client; this one has {len(train)} samples"
-        require("local.batch", len(train) >= job.local.fewest, rule, job.local.batch)
-
         self.state_dir.mkdir(parents=True, exist_ok=True)
         with locked(self.state_dir, wait=True):  # an earlier visit may still be running
             x = orders.x.to(self.device)
@@ -150,16 +143,6 @@ class Client:
                 state = {name: row[0] for name, row in rows.items()}
                 files.save(orders.round + 1, state, accepted)
         return replies
-
-    def score(self, x: Tensor, job: JobSpec, layout: str) -> dict[str, float | int]:
-        """Sums over the test samples, which tell nothing of single classes."""
-        _, test = self.samples
-        n = len(test)
-        if not n:
-            return {"metric": 0.0, "loss": 0.0, "samples": 0}
-        scores = Evaluator(self._task(job, layout), stacked=False)(x.to(self.device)[None], test)
-        metric, loss = float(scores.metric[0]), float(scores.loss[0])
-        return {"metric": metric * n, "loss": loss * n, "samples": n}
 
     def _task(self, job: JobSpec, layout: str) -> Task:
         task = job.task(self.dataset, self.device)
@@ -200,48 +183,51 @@ class Client:
 
     @cached_property
     def dataset(self) -> Dataset:
-        dataset = self._load()
-        rule = "is not for federations: each client would scale by its own numbers"
-        require("standardize", not dataset.standardize, rule, fix="scale the data before")
+        named: Any = {"name": self.config.data}
+        if self.config.loader is not None:
+            named = loaded(self.config.loader, self.config.data)
+        dataset = LoadedDatasets().get(named).dataset
+        refuse_standardized(dataset)
         return dataset
-
-    def _load(self) -> Dataset:
-        data, loader = self.config.data, self.config.loader
-        if loader is None:
-            return LoadedDatasets().get({"name": data}).dataset
-        require("loader", is_own(loader), "must be MODULE:FUNCTION", loader)
-        try:
-            made: Any = load(loader, "loader")(data)
-        except InputError:
-            raise
-        except Exception as error:  # whatever a user's function raises
-            rule = f"fails: {type(error).__name__}: {error}"
-            raise InputError(f"loader {loader}", rule) from error
-        rule, fix = "must give a fedskip.Dataset", "docs/federation.md has an example"
-        require(f"loader {loader}", isinstance(made, Dataset), rule, type(made).__name__, fix)
-        return LoadedDatasets().get(made).dataset
 
     @cached_property
     def samples(self) -> tuple[np.ndarray, np.ndarray]:
         """Which samples of the data set train here, and which test."""
         share = self.config.share
-        train, test = split(self.dataset, 0) if share is None else self._share(share)
+        if share is None:
+            train, test = split(self.dataset, 0)
+        else:
+            train, test = read_share(expand_home(share, "share"), len(self.dataset.samples))
         rule = "must hold at least one sample to train on"
         require("data", len(train) > 0, rule, self.config.data)
         return train, test
 
-    def _share(self, share: str) -> tuple[np.ndarray, np.ndarray]:
-        """The samples that a file names."""
-        path, total = expand_home(share, "share"), len(self.dataset.samples)
-        arrays = read_npz(path, "share", "write it with np.savez(path, train=..., test=...)")
-        for key in ("train", "test"):
-            index = arrays.get(key, np.zeros((0, 0)))
-            ok = index.ndim == 1
-            if ok and len(index):
-                ok = index.dtype.kind in "iu" and 0 <= index.min() <= index.max() < total
-            rule = f"must hold the numbers of samples as {key!r}, from 0 to {total - 1}"
-            require(str(path), bool(ok), rule)
-        return arrays["train"].astype(np.int64), arrays["test"].astype(np.int64)
+
+def loaded(loader: str, data: str) -> Dataset:
+    """What a site's own function makes of its data."""
+    require("loader", is_own(loader), "must be MODULE:FUNCTION", loader)
+    field = f"loader {loader}"
+    try:
+        made: Any = load(loader, "loader")(data)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        raise InputError(field, f"fails: {type(error).__name__}: {error}") from error
+    rule, fix = "must give a fedskip.Dataset", "docs/federation.md has an example"
+    require(field, isinstance(made, Dataset), rule, type(made).__name__, fix)
+    return made
+
+
+def read_share(path: Path, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """The samples that a file names, to train on and to test on; `total`: how many there are."""
+    arrays = read_npz(path, "share", "write it with np.savez(path, train=..., test=...)")
+    for key in ("train", "test"):
+        index = arrays.get(key, np.zeros((0, 0)))
+        whole = index.ndim == 1 and (not len(index) or index.dtype.kind in "iu")
+        ok = whole and bool(((index >= 0) & (index < total)).all())
+        rule = f"must hold the numbers of samples as {key!r}, from 0 to {total - 1}"
+        require(str(path), ok, rule)
+    return arrays["train"].astype(np.int64), arrays["test"].astype(np.int64)
 
 
 def _trained(task: Task, client: Clients, orders: Orders) -> Replies:
@@ -251,3 +237,53 @@ def _trained(task: Task, client: Clients, orders: Orders) -> Replies:
         engine.join([Job(orders.x, terms, routes)])
         [trained] = engine.advance()
         return client.end(orders, trained.routes, trained.y, trained.loss)
+
+
+# --- its memory ----------------------------------------------------------------------------------
+
+
+class MemoryFiles:
+    """What a client remembers in one run: a version for each of the last two rounds that matter.
+
+    A reply may get lost after the client has trained. So the server names the last round whose reply it has
+    accepted, and the client continues from its memory of that round: a lost reply or a replay changes nothing.
+    """
+
+    def __init__(self, state_dir: Path, run: str) -> None:
+        """`run`: the server's name for it, which becomes the name of a folder."""
+        ok = bool(_RUN.fullmatch(run))
+        require("the run's name", ok, "must be 16 hexadecimal digits or more", run)
+        self.folder = state_dir / run
+        remove_partial_files(self.folder)
+
+    def load(self, round: int) -> State:
+        """The memory after a round; empty before the first visit, which is round 0."""
+        if round == 0:
+            return {}
+        path = dict(self._versions()).get(round)
+        if path is None:
+            rule = f"has no memory of round {round}, which the server has accepted"
+            raise InputError(str(self.folder), rule, fix=_BRING_BACK)
+        content = path.read_bytes()
+        try:
+            if digest(content) != path.name.split(".")[1]:
+                raise ValueError("its bytes are not what its name says")
+            return load_tensors(content)
+        except (SafetensorError, ValueError) as error:
+            raise InputError(str(path), f"is damaged ({error})", fix=_BRING_BACK) from error
+
+    def save(self, round: int, state: State, accepted: int) -> None:
+        """Write the memory after a round. Keep that of the accepted round, and drop older ones."""
+        own = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        content = save_tensors(own)
+        path = self.folder / f"{round:06d}.{digest(content)}.safetensors"
+        write_bytes(path, content)
+        for other, file in self._versions():
+            replaced = other == round and file != path
+            if replaced or (other < round and other != accepted):  # later ones may be accepted yet
+                file.unlink()
+
+    def _versions(self) -> list[tuple[int, Path]]:
+        files = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+        matches = [(_FILE.fullmatch(file.name), file) for file in files]
+        return [(int(match[1]), file) for match, file in matches if match]

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 
 from fedskip import rng
 from fedskip.engine.arithmetic import torch_threads
 from fedskip.engine.upload_filters import EPSILON
-from fedskip.errors import InputError
+from fedskip.errors import InputError, require
 from fedskip.federation import (
     Clients,
     Orders,
@@ -32,17 +33,10 @@ from fedskip.federation import (
     restore_records,
     save_records,
 )
-from fedskip.flower.connection import Connection
-from fedskip.flower.job_spec import layout_digest
-from fedskip.flower.messages import (
-    evaluation_order,
-    read_evaluation_reply,
-    read_train_reply,
-    train_order,
-)
-from fedskip.flower.plan import FederationPlan
+from fedskip.flower import messages
+from fedskip.flower.messages import AuditLog
+from fedskip.flower.plan import PROTOCOL, FederationPlan, layout_digest
 from fedskip.flower.privacy import ACCOUNT, PrivacyAccount, fingerprint
-from fedskip.flower.screening import expected_upload, refuse_false_score, screen
 from fedskip.records.checkpoint import (
     list_checkpoints,
     load_checkpoint,
@@ -52,13 +46,13 @@ from fedskip.records.checkpoint import (
 from fedskip.records.history import HISTORY
 from fedskip.records.table import Row, Table
 
+T = TypeVar("T")
+
 COLUMNS = (*HISTORY, "x_worst_client", "x_clients", "x_server_accuracy")
 PAUSE = 1.0  # seconds between two roll calls, and before a round is tried again
+POLL = 0.25, 0.5  # seconds between two looks for replies: at first, and after a while
+HELLO = 300.0  # seconds that a new node has to introduce itself
 log = logging.getLogger(__name__)
-
-Scores = dict[
-    int, dict[str, float]
-]  # by client: sums of what it measured, and over how many samples
 
 
 class NoClients(RuntimeError):
@@ -71,17 +65,15 @@ class Round:
 
     accepted: list[str]  # the clients whose replies were taken in
     left_out: dict[str, str]  # the others that got an order, and why theirs were not
-    row: Row | None  # of the history, if the round was evaluated
-    scores: Scores
+    row: Row | None = None  # of the history, if the round was evaluated
+    sites: Sequence[Row] = ()  # what each client has measured, then
 
 
 class Coordinator:
     """Trains the run of a federation."""
 
-    def __init__(
-        self, plan: FederationPlan, connection: Connection, checkpoints: Path | None = None
-    ) -> None:
-        """`checkpoints`: the folder for the state after every round; None: it is not kept."""
+    def __init__(self, plan: FederationPlan, connection: Connection, checkpoints: Path) -> None:
+        """`checkpoints`: the folder for the state after every round."""
         setting, method, seed = plan.setting, plan.method, plan.seed
         self.plan, self.connection, self.checkpoints = plan, connection, checkpoints
         self.config, self.layout, self.privacy = plan.config, plan.layout, setting.privacy
@@ -99,25 +91,31 @@ class Coordinator:
         self.sizes = np.zeros(n, np.int64)  # samples, as each client has said
         self.accepted = np.zeros(n, np.int64)  # the last round whose reply was taken in, by client
         self.experiment = plan.experiment
-        self.account = PrivacyAccount(checkpoints and checkpoints.with_name(ACCOUNT))
+        self.account = PrivacyAccount(checkpoints.with_name(ACCOUNT))
         self.rows: list[Row] = []  # of the history
-        self.began = time.perf_counter()
+        self.began = time.perf_counter()  # earlier, if other processes worked on the run before
         self._all_awaited = True  # the first round after a start waits for all clients
-        self._heard = time.monotonic()  # when a reply was last taken in
 
     def rounds(self) -> Iterator[Round]:
         """Train to the end; gives each round when it is on disk.
 
         A round in which no reply is taken in has not happened: it is tried again, within bounds.
         """
+        heard = time.monotonic()  # when a reply was last taken in
         while self.run.round < self.plan.setting.rounds and not self.run.over:
             accepted, left_out, outcome = self._train()
-            if not accepted:
-                time.sleep(PAUSE)
+            if accepted:
+                row, sites = (None, []) if outcome is None else self._evaluate(outcome)
+                self.save()
+                yield Round(accepted, left_out, row, sites)
+                heard = time.monotonic()
                 continue
-            row, scores = (None, {}) if outcome is None else self._evaluate(outcome)
-            self.save()
-            yield Round(accepted, left_out, row, scores)
+            silence = time.monotonic() - heard
+            if silence > self.config.wait + self.config.timeout:
+                nobody = ("the cohort", "none of its clients is there")
+                name, why = next(iter(left_out.items()), nobody)
+                raise NoClients(f"no client has answered for {silence:.0f} s; {name}: {why}")
+            time.sleep(PAUSE)
         with torch_threads(1):  # an extra merge, where the period does not divide the rounds
             final = None if self.run.over else self.run.finish()
         if final is not None:
@@ -131,29 +129,47 @@ class Coordinator:
         orders = self._orders(self._wait_for_clients())
         clients: list[int] = orders.clients.tolist()
         contents = {
-            client: train_order(orders.take([k]), self._header(client))
+            client: messages.train_order(orders.take([k]), self._header(client))
             for k, client in enumerate(clients)
         }
-        answers = self.connection.exchange(MessageType.TRAIN, contents, self.config.timeout)
-        like, private = self.run.server.x, self.privacy is not None
-        replies: dict[int, Replies] = {}  # by row of the orders
-        refused: dict[int, str] = {}
-        for k, client in enumerate(clients):
-            try:
-                replies[k] = read_train_reply(_content(answers.get(client)), like, private=private)
-            except InputError as error:
-                refused[k] = str(error)
-        refused |= self._screen(orders, replies)
+        x, private = self.run.server.x, self.privacy is not None
+
+        def read(_: int, content: RecordDict) -> Replies:
+            return messages.read_train_reply(content, x, private=private)
+
+        answers, silent = self._ask(MessageType.TRAIN, contents, read)
+        replies = {k: answers[client] for k, client in enumerate(clients) if client in answers}
+        sizes = {k: int(self.sizes[clients[k]]) for k in replies}
+        server, limit = self.run.server, self.config.norm_limit
+        with torch_threads(1):
+            refused = messages.screen(server, orders, replies, sizes, limit)
         outcome = self._absorb(orders, {k: replies[k] for k in replies if k not in refused})
-        names = [self.config.clients[client] for client in clients]
-        accepted = [name for k, name in enumerate(names) if k not in refused]
-        left_out = {names[k]: why[:300] for k, why in refused.items()}
-        for name, why in left_out.items():
-            log.warning("round %d: %s is left out: %s", orders.round + 1, name, why)
-        for k in refused:
-            self.connection.forget(clients[k])
-        self._refuse_silence(accepted, left_out)
-        return accepted, left_out, outcome
+        silent |= {clients[k]: why for k, why in refused.items()}
+        names = self.config.clients
+        for client, why in silent.items():
+            log.warning("round %d: %s is left out: %s", orders.round + 1, names[client], why)
+            self.connection.forget(client)
+        accepted = [names[client] for client in clients if client not in silent]
+        return accepted, {names[client]: why for client, why in silent.items()}, outcome
+
+    def _ask(
+        self, kind: str, contents: Mapping[int, RecordDict], read: Callable[[int, RecordDict], T]
+    ) -> tuple[dict[int, T], dict[int, str]]:
+        """What clients answer to their messages, and why the answers of others do not count."""
+        answers = self.connection.exchange(kind, contents, self.config.timeout)
+        good: dict[int, T] = {}
+        bad: dict[int, str] = {}
+        for client in contents:
+            answer = answers.get(client)
+            try:
+                if answer is None:
+                    raise InputError("it", "did not answer in time")
+                if answer.has_error():
+                    raise InputError("it", f"answers with an error ({answer.error.reason})")
+                good[client] = read(client, answer.content)
+            except Exception as error:  # whatever a reply holds, the round goes on for the others
+                bad[client] = str(error)[:300]
+        return good, bad
 
     def _wait_for_clients(self) -> list[int]:
         """The clients that are there. After a start, all are waited for, within bounds."""
@@ -202,14 +218,6 @@ class Coordinator:
         layout, job = layout_digest(self.layout), self.plan.job.dump()
         return {"run": self.experiment, "layout": layout, "job": job}
 
-    def _screen(self, orders: Orders, replies: Mapping[int, Replies]) -> dict[int, str]:
-        """The replies that are refused, and why."""
-        server, trainable = self.run.server, self.layout.trainable
-        sizes = {k: int(self.sizes[orders.clients[k]]) for k in replies}
-        with torch_threads(1):
-            expected = expected_upload(server.method, server.x, trainable, orders.sent)
-            return screen(orders, replies, sizes, expected, trainable, self.config.norm_limit)
-
     def _absorb(self, orders: Orders, replies: Mapping[int, Replies]) -> Outcome | None:
         """Take replies in, and merge if a period ends here. Gives what is to be evaluated."""
         if not replies:
@@ -228,56 +236,47 @@ class Coordinator:
         self.record.evaluated_at = outcome.round
         return outcome
 
-    def _refuse_silence(self, accepted: list[str], left_out: dict[str, str]) -> None:
-        """Give up if no reply could be taken in for long."""
-        now = time.monotonic()
-        if accepted:
-            self._heard = now
-        elif now - self._heard > self.config.wait + self.config.timeout:
-            nobody = ("the cohort", "none of its clients is there")
-            name, why = next(iter(left_out.items()), nobody)
-            since = f"no client has answered for {now - self._heard:.0f} s"
-            raise NoClients(f"{since}; {name}: {why}")
-
     # --- evaluation ----------------------------------------------------------------------------------
 
-    def _evaluate(self, outcome: Outcome) -> tuple[Row | None, Scores]:
-        """Let all clients that are there test the merged model; gives the row of the history."""
-        model = outcome.evaluated
-        assert model is not None, "federations merge"
-        header, online = self._job_header(), self.connection.online
-        contents = {client: evaluation_order(model, header) for client in online}
-        answers = self.connection.exchange(MessageType.EVALUATE, contents, self.config.timeout)
-        scores: Scores = {}
-        for client, answer in sorted(answers.items()):
-            try:
-                score = read_evaluation_reply(_content(answer))
-                refuse_false_score(score, online[client]["tests"], self.plan.setting.metric)
-            except InputError as error:
-                name, why = self.config.clients[client], str(error)[:300]
-                log.warning("the test of %s is left out: %s", name, why)
-                continue
-            if score["samples"]:
-                scores[client] = score
-        row = self.record.add(outcome, self._row(outcome, scores))
-        self.rows += [] if row is None else [row]
-        return row, scores
+    def _evaluate(self, outcome: Outcome) -> tuple[Row | None, list[Row]]:
+        """Let all clients that are there test the merged model.
 
-    def _row(self, outcome: Outcome, scores: Scores) -> Row:
-        """The row of the history, from the sums that clients have sent."""
-        each = [score["metric"] / score["samples"] for score in scores.values()]
-        n, metric, loss = (
+        Gives the row of the history, and a row for each client.
+        """
+        model, online = outcome.evaluated, self.connection.online
+        assert model is not None, "federations merge"
+        metric, header, names = self.plan.setting.metric, self._job_header(), self.config.clients
+        contents = {client: messages.evaluation_order(model, header) for client in online}
+
+        def read(client: int, content: RecordDict) -> dict[str, float]:
+            return messages.read_evaluation_reply(content, online[client]["tests"], metric)
+
+        answers, bad = self._ask(MessageType.EVALUATE, contents, read)
+        for client, why in bad.items():
+            log.warning("the test of %s is left out: %s", names[client], why)
+        scores = {client: score for client, score in sorted(answers.items()) if score["samples"]}
+        sites: list[Row] = [
+            {
+                "round": outcome.round, "client": names[client], "samples": int(score["samples"]),
+                "test_accuracy": score["metric"] / score["samples"],
+                "test_loss": score["loss"] / score["samples"],
+            }
+            for client, score in scores.items()
+        ]  # fmt: skip
+        n, total, loss = (
             sum(score[name] for score in scores.values()) for name in ("samples", "metric", "loss")
         )
         private: Row = {}
         if self.privacy is not None:  # losses have no noise, so they stay at the clients
             private = {"train_loss": None, EPSILON: self.account.epsilon(self.privacy.delta)}
-        assert outcome.evaluated is not None
-        return self.record.row(
-            outcome, test_accuracy=metric / n if n else None, test_loss=loss / n if n else None,
-            seconds=self.seconds(), x_worst_client=min(each, default=None), x_clients=len(each),
-            x_server_accuracy=self.plan.test(outcome.evaluated), **private,
+        row = self.record.row(
+            outcome, test_accuracy=total / n if n else None, test_loss=loss / n if n else None,
+            seconds=self.seconds(), x_clients=len(sites), x_server_accuracy=self.plan.test(model),
+            x_worst_client=min((site["test_accuracy"] for site in sites), default=None), **private,
         )  # fmt: skip
+        added = self.record.add(outcome, row)
+        self.rows += [] if added is None else [added]
+        return added, sites
 
     def seconds(self) -> float:
         """Since the run began, over all processes that worked on it."""
@@ -290,8 +289,6 @@ class Coordinator:
 
     def save(self) -> None:
         """Write the state after a round."""
-        if self.checkpoints is None:
-            return
         tensors, runs = save_records([self.record])
         name, round = self.plan.setting.name, self.run.round
         notes = {
@@ -303,11 +300,7 @@ class Coordinator:
 
     def restore(self) -> bool:
         """Go on from the last checkpoint, if there is one."""
-        saved = (
-            []
-            if self.checkpoints is None
-            else list_checkpoints(self.checkpoints, self.plan.setting.name)
-        )
+        saved = list_checkpoints(self.checkpoints, self.plan.setting.name)
         if not saved:
             return False
         _, file = saved[-1]
@@ -327,15 +320,6 @@ class Coordinator:
         return True
 
 
-def _content(answer: Message | None) -> RecordDict:
-    """What a client has answered, or an error that says why there is nothing."""
-    if answer is None:
-        raise InputError("it", "did not answer in time")
-    if answer.has_error():
-        raise InputError("it", f"answers with an error ({answer.error.reason})")
-    return answer.content
-
-
 def stand_in(
     cohort: np.ndarray, present: Sequence[int], seed: int, round: int, policy: str = "uniform"
 ) -> np.ndarray:
@@ -351,11 +335,11 @@ def stand_in(
     there = np.isin(cohort, present)
     if there.all():
         return cohort
-    spare = np.setdiff1d(present, cohort)
-    stream = rng.stream(seed, "stand-in", round)
-    spare = stream.permutation(spare) if policy == "uniform" else spare[:0]
-    filled, empty = np.where(there, cohort, -1), np.flatnonzero(~there)[: len(spare)]
-    filled[empty] = spare[: len(empty)]
+    filled = np.where(there, cohort, -1)
+    if policy == "uniform":
+        spare = rng.stream(seed, "stand-in", round).permutation(np.setdiff1d(present, cohort))
+        empty = np.flatnonzero(~there)[: len(spare)]
+        filled[empty] = spare[: len(empty)]
     return filled
 
 
@@ -375,3 +359,87 @@ def stack(replies: Sequence[Replies]) -> Replies:
 
 def _no_route(key: int, client: int, round: int) -> Any:
     raise AssertionError("no client is trained on the server")
+
+
+class Connection:
+    """Sends messages to clients and waits for their replies, over Flower's grid.
+
+    Clients are numbered by their order. Flower numbers nodes, and one that comes back has another number.
+    """
+
+    def __init__(self, grid: Grid, names: Sequence[str], audit: AuditLog) -> None:
+        self.grid, self.names, self.audit = grid, list(names), audit
+        self.online: dict[int, dict[str, Any]] = {}  # by client: how it has introduced itself
+        self._nodes: dict[int, int] = {}  # by client: its node
+        self._refused: set[int] = set()  # nodes that are no clients of this federation
+
+    def roll_call(self) -> dict[int, dict[str, Any]]:
+        """The clients that are there now. New nodes are asked who they are."""
+        nodes = {int(node.node_id): str(node.name) for node in self.grid.get_nodes()}
+        self._refused &= nodes.keys()  # one that comes back is asked again
+        for client in [client for client, node in self._nodes.items() if node not in nodes]:
+            self.forget(client)
+        new = nodes.keys() - self._refused - set(self._nodes.values())
+        asked = {node: RecordDict() for node in nodes if node in new}  # in their order
+        replies = self._exchange(f"{MessageType.QUERY}.hello", asked, HELLO)
+        for node in [node for node in asked if node in replies and replies[node].has_content()]:
+            try:
+                self._introduce(node, nodes[node], replies[node].content)
+            except Exception as error:  # whatever it holds
+                log.warning("node %d is not used: %s", node, error)
+                self._refused.add(node)
+        return self.online
+
+    def _introduce(self, node: int, registered: str, content: RecordDict) -> None:
+        """Accept a node as a client, or refuse it. `registered`: the name for which its key is."""
+        about = messages.read_introduction(content)
+        name, field = about["name"], f"its name, {about['name']!r},"
+        require(field, name in self.names, "is of no client of this federation")
+        require(field, registered in ("", name), f"is not that of its key: {registered}")
+        fix = f"install the same fedskip as here; it has {about['fedskip']}"
+        require("its protocol", about["protocol"] == PROTOCOL, "is another", about["protocol"], fix)
+        client = self.names.index(name)
+        require(field, client not in self._nodes, "is that of another node")
+        self._nodes[client], self.online[client] = node, about
+        log.info("%s is there, with %d samples", name, about["samples"])
+
+    def forget(self, client: int) -> None:
+        """Ask a client again who it is: its node has gone, or has not done what was expected."""
+        del self._nodes[client], self.online[client]
+
+    def exchange(
+        self, kind: str, contents: Mapping[int, RecordDict], timeout: float
+    ) -> dict[int, Message]:
+        """Send a message to each of some clients; gives the replies that came in time, by client."""
+        nodes = {client: self._nodes[client] for client in contents}
+        by_node = {nodes[client]: content for client, content in contents.items()}
+        replies = self._exchange(kind, by_node, timeout)
+        return {client: replies[node] for client, node in nodes.items() if node in replies}
+
+    def _exchange(
+        self, kind: str, contents: Mapping[int, RecordDict], timeout: float
+    ) -> dict[int, Message]:
+        """The same by node: by where an order went, as Flower itself answers for nodes that died."""
+        sent = [Message(content, node, kind, ttl=timeout) for node, content in contents.items()]
+        for message in sent:
+            self._note("sent", message, message.metadata.dst_node_id)
+        ids = self.grid.push_messages(sent) if sent else []
+        # none: it could not be sent
+        waiting = {id: node for id, node in zip(ids, contents, strict=False) if id}
+        replies: dict[int, Message] = {}
+        end, pause = time.monotonic() + timeout, POLL[0]
+        while waiting:
+            for reply in self.grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    replies[node] = reply
+                    self._note("received", reply, node)
+            if not waiting or time.monotonic() >= end:
+                break
+            time.sleep(pause)
+            pause = min(1.25 * pause, POLL[1])
+        return replies
+
+    def _note(self, direction: str, message: Message, node: int) -> None:
+        names = {node: self.names[client] for client, node in self._nodes.items()}
+        self.audit.note(direction, message, client=names.get(node, f"node {node}"))

@@ -6,95 +6,33 @@ clients/NAME/       for the site NAME         keys/           the clients' publi
 run/                the results               systemd/        units that start both sides
 """
 
-import sys
-from pathlib import Path
+from __future__ import annotations
 
-from fedskip.errors import InputError
+import sys
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from fedskip import rng
+from fedskip.config import StudySpec, dump
+from fedskip.data.division import Division, divide
+from fedskip.data.loaded import LoadedDatasets
+from fedskip.errors import InputError, require
 from fedskip.files import write_text
 from fedskip.flower.config import CLIENT, FederationConfig, address
 from fedskip.flower.keys import write_certificates, write_key
+from fedskip.flower.plan import FederationPlan
+from fedskip.flower.processes import free_port
 from fedskip.parsing.yaml_text import written
 from fedskip.version import __version__
 
 LOCAL = ("localhost", "127.0.0.1", "::1")  # the server's names for itself
+TEMPLATES = Path(__file__).parent / "templates"
 
-APP = """\
-# A Flower app. Both halves are in the package fedskip, which every machine has installed. Flower shows this
-# file to all nodes, so nothing that clients must not know may be written here.
-[project]
-name = "fedskip-federation"
-version = "{version}"
-license = "MIT"
-
-[tool.flwr.app]
-publisher = "fedskip"
-
-[tool.flwr.app.components]
-serverapp = "fedskip.flower.server_app:app"
-clientapp = "fedskip.flower.client_app:app"
-
-[tool.flwr.app.config]
-"""
-
-UNIT = """\
-# Copy to /etc/systemd/system/, then: systemctl enable --now fedskip-{what}
-# {edit}
-[Unit]
-Description=fedskip federation: {what}
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-ExecStart="{program}" federation {what} .
-WorkingDirectory={folder}
-# User=fedskip
-Restart={restart}
-# a client that comes back sooner is still known as the old one, and refused
-RestartSec=60
-KillMode=mixed
-TimeoutStopSec=30
-UMask=0077
-NoNewPrivileges=yes
-ProtectSystem=full
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-
-STUDY = """\
-# What is trained. The data stay at the sites, so the model, the cohort and the rounds are written here.
-# Leave `seeds` out: the server then draws a secret one, which nobody can guess from what a client sees.
-name: federation
-data: {{name: sites}}
-model: {{name: mlp, inputs: 60, classes: 5}} # your own is MODULE:NAME, on all machines
-cohort: {cohort} # clients that train in a round
-methods: fedskip(period=3)
-rounds: 30
-local: {{lr: 0.01, batch: 32, epochs: 1}}
-"""
-
-CLIENT_HEAD = """\
-# What this site is started with: fedskip federation client FOLDER. Paths are relative to this file.
-# data: a file, such as /data/site.npz; loader: MODULE:FUNCTION makes a fedskip.Dataset of anything else.
-"""
-
-README = """\
-# A federation
-
-Server {server}; clients {clients}.
-
-1. Write what is to be trained into `study.yaml`, and read `federation.yaml`.
-2. Copy `clients/NAME/` to the site NAME, in a way that nobody else can read: it holds the site's private
-   key. A site may make its own with `ssh-keygen -t ecdsa -b 384 -f client.key`, and send you `client.key.pub`
-   for `keys/NAME.pub`. Then remove `clients/` here.
-3. At each site: install fedskip with `pip install 'fedskip[flower]'`, name the data in `client.yaml`, then
-   `fedskip federation check .` and `fedskip federation client .`
-4. Here: `fedskip federation check .` and `fedskip federation server .`
-
-Results come to `run/`; the same command goes on from the last round if it was stopped. `certificates/ca.key`
-signs certificates: keep it away from the network. The units in `systemd/` start both sides with the machine.
-"""
+# --- a federation on many machines ---------------------------------------------------------------
 
 
 def write_folder(folder: Path, config: FederationConfig, study: str, hosts: list[str]) -> None:
@@ -107,36 +45,105 @@ def write_folder(folder: Path, config: FederationConfig, study: str, hosts: list
     folder.mkdir(parents=True, exist_ok=True)
     config.write(folder)
     write_text(folder / "study.yaml", study)
-    write_text(folder / "app" / "pyproject.toml", APP.format(version=__version__.split("+")[0]))
+    app = template("app.toml", version=__version__.split("+")[0])
+    write_text(folder / "app" / "pyproject.toml", app)
     write_certificates(folder / "certificates", [address(config.server)[0], *hosts, *LOCAL])
     ca = (folder / "certificates" / "ca.crt").read_text()
     for name in config.clients:
         own = folder / "clients" / name
         write_key(own / "client.key", folder / "keys" / f"{name}.pub")
         write_text(own / "ca.crt", ca)
-        values = {"name": name, "server": config.server, "data": "", "state_dir": "state"}
-        write_text(own / CLIENT, CLIENT_HEAD + written(values))
-    _write_units(folder)
-    names = ", ".join(config.clients)
-    write_text(folder / "README.md", README.format(server=config.server, clients=names))
+        _write_client(own, name=name, server=config.server, data="", state_dir="state")
+    _write_unit(folder, "server", "on-failure", Path(sys.executable).parent, folder.resolve(), "")
+    edit = (
+        "Edit ExecStart and WorkingDirectory: where fedskip is, and the folder with client.yaml. "
+    )
+    site = Path("/opt/fedskip/bin"), Path("/srv/fedskip/site")
+    _write_unit(folder, "client", "always", *site, edit)
+    readme = template("README.md", server=config.server, clients=", ".join(config.clients))
+    write_text(folder / "README.md", readme)
 
 
-def _write_units(folder: Path) -> None:
-    """Write systemd units. The server's fits this machine; the client's has paths to edit."""
-    edit = "Better with a user of its own, who owns the folder."
-    program, path = (
-        str(path).replace("%", "%%")
-        for path in (Path(sys.executable).with_name("fedskip"), folder.resolve())
+def template(name: str, **values: object) -> str:
+    """A file of a new folder, with these values in the place of `$name`."""
+    return Template((TEMPLATES / name).read_text(encoding="utf-8")).substitute(values)
+
+
+def _write_client(folder: Path, **values: str) -> None:
+    write_text(folder / CLIENT, template(CLIENT) + written(values))
+
+
+def _write_unit(
+    folder: Path, what: str, restart: str, programs: Path, where: Path, edit: str
+) -> None:
+    """Write a systemd unit. The server's fits this machine; the client's has paths to edit."""
+    program, path = (str(each).replace("%", "%%") for each in (programs / "fedskip", where))
+    text = template(
+        "unit.service", what=what, restart=restart, edit=edit, program=program, folder=path
     )
-    server = UNIT.format(
-        what="server", restart="on-failure", edit=edit, program=program, folder=path
-    )
-    first = (
-        "Edit ExecStart and WorkingDirectory: where fedskip is, and the folder with client.yaml."
-    )
-    client = UNIT.format(
-        what="client", restart="always", edit=f"{first} {edit}",
-        program="/opt/fedskip/bin/fedskip", folder="/srv/fedskip/site",
+    write_text(folder / "systemd" / f"fedskip-{what}.service", text)
+
+
+# --- a federation on this machine ----------------------------------------------------------------
+
+
+def write_local(folder: Path, clients: int, spec: StudySpec, **options: Any) -> None:
+    """Write the folder of a federation whose clients share out the study's data set.
+
+    `options`: keys of `federation.yaml`.
+    """
+    names = tuple(f"client-{i}" for i in range(clients))
+    config = FederationConfig(clients=names, server=f"127.0.0.1:{free_port()}", **options)
+    plan = FederationPlan.make(_with_absolute_paths(spec), config)
+    shares = split_data(plan)  # refuses what cannot be divided, before anything is written
+    write_folder(folder, config, dump(plan.spec, [plan.setting]), [])
+    data: Any = plan.setting.data
+    for name, (train, test) in shares.items():
+        own = folder / "clients" / name
+        np.savez(own / "share.npz", train=train, test=test)
+        where = {"name": name, "server": config.server, "data": data["name"]}
+        _write_client(own, **where, share="share.npz", device="cpu")
+
+
+def _with_absolute_paths(spec: StudySpec) -> StudySpec:
+    """The study, with data that clients find from wherever they are started."""
+    drafts = []
+    for draft in spec.settings:
+        data: Any = draft.keys["data"]
+        options = {key: value for key, value in data.items() if key != "name"}
+        fix = "use their defaults, or an .npz of your own"
+        require("data", not options, "must have no options in a local federation", options, fix)
+        file = Path(data["name"])
+        name = str(file.resolve()) if file.is_file() else data["name"]
+        drafts.append(draft.with_keys(data={"name": name}))
+    return replace(spec, settings=tuple(drafts))
+
+
+def split_data(plan: FederationPlan) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The samples that each client trains on and tests on, by its name; together they test on all.
+
+    Where all samples of an owner are at one client, so are its test samples; else those are shared evenly.
+    """
+    setting, names = plan.setting, plan.config.clients
+    dataset = LoadedDatasets().get(setting.data).dataset
+    division = divide(
+        dataset, setting.division_seed(plan.seed), partition=setting.partition, clients=setting.clients,
+        cohort=setting.cohort, batch=setting.local.fewest, validation=0.0, eval_samples=setting.eval_samples,
+        drop_small=setting.local.small_clients == "drop",
     )  # fmt: skip
-    write_text(folder / "systemd" / "fedskip-server.service", server)
-    write_text(folder / "systemd" / "fedskip-client.service", client)
+    made = len(division.clients)
+    rule = f"must make {len(names)} clients, one for each node"
+    fix = "use partition.kind=dirichlet or iid, which make as many clients as are asked for"
+    require("partition", made == len(names), rule, made, fix)
+    tests = _split_tests(dataset.owner, division)
+    return {name: (division.clients[i], tests[i]) for i, name in enumerate(names)}
+
+
+def _split_tests(owner: np.ndarray | None, division: Division) -> list[np.ndarray]:
+    """The test samples of each client."""
+    test, clients = division.evaluated, len(division.clients)
+    if owner is not None and (owner[test] >= 0).all():
+        owners = [np.unique(owner[division.clients[client]]) for client in range(clients)]
+        if len(np.unique(np.concatenate(owners))) == sum(map(len, owners)):
+            return [test[np.isin(owner[test], mine)] for mine in owners]
+    return np.array_split(rng.stream("sites", len(test)).permutation(test), clients)

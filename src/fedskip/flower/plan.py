@@ -1,8 +1,14 @@
-"""A study as a federation trains it: one setting, one method, one seed; the data stay at the clients."""
+"""A study as a federation trains it: one setting, one method, one seed; the data stay at the clients.
+
+`FederationPlan` is what the server knows, `JobSpec` is what clients get to know of it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +19,19 @@ import torch
 from torch import Tensor
 
 from fedskip.config import Setting, StudySpec, build, load_yaml
+from fedskip.data.dataset import Dataset
 from fedskip.data.loaded import LoadedDatasets
+from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
+from fedskip.engine.local import Local
+from fedskip.engine.task import Task
+from fedskip.engine.upload_filters import Privacy
 from fedskip.errors import InputError, require
-from fedskip.flower.config import RUN, FederationConfig
-from fedskip.flower.job_spec import JobSpec
+from fedskip.federation import make_task
+from fedskip.files import digest
+from fedskip.flower.config import FEDERATION, RUN, FederationConfig
 from fedskip.methods.base import Method
+from fedskip.methods.grammar import parse_many, text
 from fedskip.methods.period import Period
 from fedskip.models.construction import initial_model
 from fedskip.models.metrics import metrics
@@ -26,6 +39,62 @@ from fedskip.models.vector import Layout
 
 SITES = "sites"  # data.name if the server has no data: model and cohort must then be in the study
 GUESSABLE = 1 << 40  # smaller seeds can be found by trying all
+PROTOCOL = 3  # the version of the messages: server and clients must have the same
+LONGEST = 100_000  # characters that are read of a job's text
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """What is trained, and how: the same for every client and every round. No seed, no period."""
+
+    model: Mapping[str, Any]
+    sizes: Mapping[str, int]  # facts of the data that the model needs and the study does not give
+    loss: str
+    metric: str
+    local: Local
+    method: Method  # with period 1: only the server knows when slots merge
+    rounds: int
+    precision: str | None
+    deterministic: bool
+    privacy: Privacy | None  # what a client does to a model before it leaves
+
+    def dump(self) -> str:
+        """The text that messages carry."""
+        plain = {**vars(self), "local": dataclasses.asdict(self.local), "method": text(self.method)}
+        plain["privacy"] = self.privacy and dataclasses.asdict(self.privacy)
+        return json.dumps({"protocol": PROTOCOL, **plain}, sort_keys=True)
+
+    @classmethod
+    def parse(cls, message: str) -> JobSpec:
+        """The inverse of `dump`; refuses anything else."""
+        rule = "cannot be read by this client"
+        fix = "install the same fedskip on the server and on all clients"
+        try:
+            values = json.loads(message[:LONGEST])
+            require("job", values.pop("protocol", None) == PROTOCOL, rule, ..., fix)
+            [values["method"]] = parse_many(values["method"])
+            values["privacy"] = values["privacy"] and Privacy(**values["privacy"])
+            return cls(**{**values, "local": Local(**values["local"])})
+        except InputError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError("job", rule, type(error).__name__, fix) from error
+
+    def arithmetic(self, device: torch.device) -> Arithmetic:
+        return Arithmetic.on(device, self.precision, self.deterministic)
+
+    def task(self, dataset: Dataset, device: torch.device) -> Task:
+        """The job on some data, as engines train it."""
+        module = initial_model(self.model, self.sizes, None, 0, "init")
+        return make_task(
+            module, dataset, self.local, loss=self.loss, metric=self.metric, device=device,
+            arithmetic=self.arithmetic(device),
+        )  # fmt: skip
+
+
+def layout_digest(layout: Layout) -> str:
+    """Server and clients must lay out a model in the same way: they compare this."""
+    return digest(repr(layout).encode())
 
 
 @dataclass(frozen=True)
@@ -51,7 +120,7 @@ class FederationPlan:
         drafts = [draft for draft in spec.settings if not draft.keys.get("reference")]
         fix = "run STUDY/SETTING, one after the other"
         require("settings", len(drafts) == 1, "must be one in a federation", len(drafts), fix)
-        [draft] = drafts
+        draft = drafts[0].with_keys(clients=len(config.clients))
         draft.refuse_named_objects()
         if "seeds" not in draft.keys:  # a small one could be found from the keys of visits
             draft = draft.with_keys(seeds=[secrets.randbits(62)])
@@ -60,40 +129,38 @@ class FederationPlan:
         data: Any = draft.keys["data"]
         if not isinstance(data, dict) or data.get("name") != SITES:
             dataset = LoadedDatasets().get(data).dataset
-            rule = "is not for federations: each client would scale by its own numbers"
-            require("data.standardize", not dataset.standardize, rule, True, "leave it out")
+            refuse_standardized(dataset)
             defaults, sizes = defaults | dict(dataset.defaults), dataset.sizes
-        draft = draft.with_keys(clients=len(config.clients))
         plan = cls(replace(spec, settings=(draft,)), draft.resolved(defaults), config, sizes)
-        plan.refuse_impossible()
+        plan._refuse_impossible()
         return plan
 
-    def refuse_impossible(self) -> None:
+    def _refuse_impossible(self) -> None:
         """Refuse what a federation cannot do, before anything is started."""
         setting = self.setting
         for name in ("methods", "seeds"):
-            values = getattr(setting, name)
-            fix = f"choose one with --set {name}=..."
-            require(name, len(values) == 1, "must be one in a federation", len(values), fix)
+            number, fix = len(getattr(setting, name)), f"choose one with --set {name}=..."
+            require(name, number == 1, "must be one in a federation", number, fix)
         merges = bool(Period.parse(self.method.period).segments)
-        rule = "must not be 'never' in a federation: it would have no model"
-        require("period", merges, rule, ...)
-        for name in ("validation", "slot_accuracy", "client_accuracy", "stop"):
+        require("period", merges, "must not be 'never' in a federation: it would have no model")
+        for name in (
+            "validation", "slot_accuracy", "client_accuracy", "stop", "attack", "guard",
+        ):  # fmt: skip
             value = getattr(setting, name)
-            rule = "is not for federations: the data stay at the sites"
-            require(name, not value, rule, value, "leave it out")
-        for name in ("attack", "guard"):
-            value = getattr(setting, name)
-            require(name, value is None, "is only for simulations so far", value, "leave it out")
+            require(name, not value, "is not for federations", value, "leave it out")
         [metric, *more] = metrics(setting.metric)
         is_mean = not more and not metric.whole and metric.higher_is_better and not metric.after
         fix = "write one that is a mean over samples, higher is better, such as accuracy"
         require("metric", is_mean, "must be one that sites can add up", setting.metric, fix)
-        _ = self.job.dump(), self.layout  # the job can be sent, and the model can be made
+        fix = "write it in a module that every site has, and name it MODULE:NAME"
+        for name in ("model", "loss", "metric"):
+            value = getattr(setting, name)
+            rule = "must have a name in a federation"
+            require(name, isinstance(value, str | Mapping), rule, value, fix)
+        self.job.dump()  # it can be sent
+        module = initial_model(setting.model, self.sizes, None, self.seed, "init")
         if setting.privacy is not None:
-            setting.privacy.refuse_buffers(
-                initial_model(setting.model, self.sizes, None, self.seed, "init")
-            )
+            setting.privacy.refuse_buffers(module)
             setting.privacy.epsilon(1)  # raises if the package that counts it is missing
 
     @property
@@ -111,7 +178,14 @@ class FederationPlan:
 
     @cached_property
     def job(self) -> JobSpec:
-        return JobSpec.make(self.spec, self.setting, self.method, self.sizes)
+        """What clients may know of the study."""
+        spec, setting, model = self.spec, self.setting, self.setting.model
+        assert isinstance(model, Mapping)
+        return JobSpec(
+            model=model, sizes=dict(self.sizes), loss=str(setting.loss), metric=str(setting.metric),
+            local=setting.local, method=replace(self.method, period=1), rounds=setting.rounds,
+            precision=spec.precision, deterministic=spec.deterministic, privacy=setting.privacy,
+        )  # fmt: skip
 
     @cached_property
     def layout(self) -> Layout:
@@ -119,25 +193,25 @@ class FederationPlan:
 
     def weights(self, purpose: str) -> Tensor:
         """Initial weights, (P,): those of the run for "init", another draw for another purpose."""
-        module = initial_model(
-            self.setting.model, self.sizes, self.setting.init, self.seed, purpose
-        )
+        setting = self.setting
+        module = initial_model(setting.model, self.sizes, setting.init, self.seed, purpose)
         return self.layout.pack(module).to(self.job.arithmetic(torch.device("cpu")).dtype)
 
     @cached_property
-    def _evaluator(self) -> tuple[Evaluator, np.ndarray] | None:
+    def test(self) -> Callable[[Tensor], float | None]:
+        """Gives the score of a model on the server's own test set, if it has one."""
         if self.config.test is None:
-            return None
+            return lambda model: None
         try:
             dataset = LoadedDatasets().get({"name": self.config.test}).dataset
         except InputError as error:
-            raise InputError("test", f"cannot be used: {error}") from error
-        task = self.job.task(dataset, torch.device("cpu"))
-        return Evaluator(task, stacked=False), np.arange(len(dataset.samples))
+            raise error.at(f"`test` in {FEDERATION}") from error
+        evaluator = Evaluator(self.job.task(dataset, torch.device("cpu")), stacked=False)
+        samples = np.arange(len(dataset.samples))
+        return lambda model: float(evaluator(model[None], samples).metric[0])
 
-    def test(self, model: Tensor) -> float | None:
-        """The score of a model on the server's own test set, if it has one."""
-        if self._evaluator is None:
-            return None
-        evaluator, samples = self._evaluator
-        return float(evaluator(model[None], samples).metric[0])
+
+def refuse_standardized(dataset: Dataset) -> None:
+    rule = "is not for federations: each client would scale by its own numbers"
+    fix = "leave it out, and scale the data before"
+    require("data.standardize", not dataset.standardize, rule, True, fix)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -22,7 +21,6 @@ from torch import Tensor
 
 from fedskip.engine.upload_filters import Draw, gaussian_epsilon
 from fedskip.errors import require
-from fedskip.files import sync_folder
 from fedskip.flower.keys import refuse_open_to_others, write_secret
 from fedskip.models.vector import on
 
@@ -35,11 +33,7 @@ def noise_key(state_dir: Path) -> bytes:
     """The key of a client's noise, made when it is first needed."""
     path = state_dir / KEY
     if not path.exists():
-        partial = path.with_name(f".{KEY}.{os.getpid()}.part")
-        partial.unlink(missing_ok=True)
-        write_secret(partial, secrets.token_bytes(BYTES))
-        os.replace(partial, path)
-        sync_folder(state_dir)
+        write_secret(path, secrets.token_bytes(BYTES))
     refuse_open_to_others(path)
     key = path.read_bytes()
     rule, fix = f"must hold {BYTES} bytes", "remove it: a new one is made"
@@ -86,12 +80,12 @@ def standard_normal(seed: bytes, size: int) -> np.ndarray:
 
 
 class PrivacyAccount:
-    """The private visits to some clients, in a file that is only ever added to. None: no file."""
+    """The private visits to some clients, in a file that is only ever added to."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._sigmas: dict[str, dict[str, float]] = defaultdict(dict)  # by client and visit
-        lines = path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for entry in map(json.loads, lines):
             self._sigmas[entry["client"]][entry["visit"]] = entry["sigma"]
 
@@ -100,10 +94,9 @@ class PrivacyAccount:
         if visit in self._sigmas[client]:
             return
         self._sigmas[client][visit] = sigma
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"client": client, "visit": visit, "sigma": sigma}) + "\n")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"client": client, "visit": visit, "sigma": sigma}) + "\n")
 
     def refuse_beyond(
         self, limit: float, delta: float, client: str, visit: str, sigma: float

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedskip.config import plain
-from fedskip.errors import InputError, require
+from fedskip.errors import InputError
 from fedskip.files import locked, write_text
-from fedskip.flower.config import RUN
-from fedskip.flower.connection import Connection
-from fedskip.flower.coordinator import Coordinator, Round
+from fedskip.flower.config import FOLDER, ROUNDS, RUN, STATUS
+from fedskip.flower.coordinator import Connection, Coordinator, Round
 from fedskip.flower.messages import AUDIT, AuditLog
 from fedskip.flower.plan import FederationPlan
 from fedskip.records.folder import Folder
@@ -33,8 +33,6 @@ from fedskip.study.resume_checks import existing_history, lost_checkpoints
 from fedskip.study.train import write_model
 from fedskip.version import versions
 
-FOLDER = "FEDSKIP_FEDERATION"  # the environment variable
-STATUS, ROUNDS = "status.json", "rounds.jsonl"  # for the command that watches the run
 SITES = ("round", "client", "samples", "test_accuracy", "test_loss")
 log = logging.getLogger(__name__)
 
@@ -44,10 +42,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train the federation to its end."""
-    named = os.environ.get(FOLDER, "")
-    rule = "must name the federation's folder in the environment of the SuperLink"
-    require(FOLDER, bool(named), rule)
-    folder = Path(named)
+    folder = Path(os.environ[FOLDER])
     write_status(folder, "running")
     try:
         serve(folder, grid)
@@ -118,31 +113,21 @@ class RunFolder:
 
     def record(self, done: Round) -> None:
         """Add a round to the tables."""
-        run, names = self.coordinator.run, self.plan.config.clients
-        if done.row is not None:
-            write_text(self.path / "history.csv", self.coordinator.history())
-            rows = [
-                {
-                    "round": run.round, "client": names[client], "samples": int(score["samples"]),
-                    "test_accuracy": score["metric"] / score["samples"],
-                    "test_loss": score["loss"] / score["samples"],
-                }
-                for client, score in done.scores.items()
-            ]  # fmt: skip
-            self._add_sites(rows)
-        now = time.monotonic()
+        run, now = self.coordinator.run, time.monotonic()
         line = {
             "round": run.round, "rounds": self.plan.setting.rounds,
             "seconds": round(now - self.last, 2), "clients": done.accepted,
             "left_out": done.left_out, "slots": run.server.slots,
         }  # fmt: skip
-        if done.row is not None:
-            line |= {key: done.row[key] for key in ("test_accuracy", "test_loss", "x_worst_client")}
         self.last = now
+        if done.row is not None:
+            write_text(self.path / "history.csv", self.coordinator.history())
+            self._add_sites(done.sites)
+            line |= {key: done.row[key] for key in ("test_accuracy", "test_loss", "x_worst_client")}
         with (self.path / ROUNDS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def _add_sites(self, rows: list[Row]) -> None:
+    def _add_sites(self, rows: Sequence[Row]) -> None:
         self.sites += rows
         write_text(self.path / "sites.csv", Table(SITES, self.sites).csv())
 
