@@ -8,7 +8,6 @@ import torch
 import typer
 
 import fedskip
-from fedskip.bench.cases import CASES
 from fedskip.cli import app
 from fedskip.cli.requested_study import requested_study
 from fedskip.config import Tree, build
@@ -105,7 +104,7 @@ assert not {{"torch", "numpy", "matplotlib"}} & sys.modules.keys()
 def test_help_names_all_there_is():
     files = catalogue.imported()
     addresses = [name for name, item in files.items() if item.source]
-    known = {("bench",): CASES, ("data", "import"): files, ("data", "get"): addresses}
+    known = {("data", "import"): files, ("data", "get"): addresses}
     for path, names in known.items():
         help = COMMANDS[path].params[0].help
         assert help.replace(" or ", ", ").rstrip(".").split(", ") == list(names)
