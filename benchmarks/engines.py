@@ -11,7 +11,7 @@ module by name, that one is stacked as well: `own_to_bundled` is the ratio of bo
 
 Contestants take turns in one process, and each rate is the median of three turns after one that warms up.
 Every module has a process of its own; `--jobs` of them compile side by side, and then measure one after
-another. `study/choice.py` has the rule that follows.
+another. `study/choose_engine.py` has the rule that follows.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskip.bench import contestants as bench
-from fedskip.bench.cases import PflCNN
+import speed
 from fedskip.data.dataset import Arrays, Dataset
 from fedskip.engine import Loop
 from fedskip.errors import InputError, unknown
@@ -44,7 +43,9 @@ from fedskip.files import write_text
 from fedskip.models.cnn import CNN
 from fedskip.models.layer_kinds import parameter_counts
 from fedskip.models.resnet import ResNet
+from fedskip.study.machine import prepared_setting
 from fedskip.version import device_name, versions
+from speed import PflCNN
 
 ROWS = {"cpu": (10, 30), "cuda": (10,)}  # more rows are better for a GPU
 SECONDS = {"cpu": 0.5, "cuda": 0.15}  # of each contestant in a turn
@@ -234,12 +235,12 @@ class Point:
             "device": self.device, "processes": 1, "engine": "stacked", **more,
         }  # fmt: skip
 
-    def contestants(self) -> Iterator[tuple[str, bench.Play]]:
+    def contestants(self) -> Iterator[tuple[str, speed.Play]]:
         """Those that can train the module, each made ready by two rounds."""
         case = CASES[self.name]
         local = {"max_steps": min(case.steps, STEPS), "batch": BATCH}
-        prepared, _ = bench.setting_of(self.study(COHORT, engine="loop", local=local))
-        once = {"loop": lambda: bench.once(Loop(prepared.task), [next(prepared.runs())])}
+        prepared, _ = prepared_setting(self.study(COHORT, engine="loop", local=local))
+        once = {"loop": lambda: speed.once(Loop(prepared.task), [next(prepared.runs())])}
         for rows in self.rows:
             once[f"stacked {rows}"] = partial(self.stacked, rows, streams=0)
             if self.device != "cpu" and parameter_counts(prepared.task.module)["convolution"]:
@@ -256,14 +257,14 @@ class Point:
             ) as error:  # of the stacked engine, which cannot train some
                 print(f"{self.name}: {who} cannot: {str(error).splitlines()[0]}", flush=True)
             else:
-                yield who, bench.contestant(play)
+                yield who, speed.contestant(play)
 
-    def stacked(self, rows: int, **more: Any) -> bench.Once:
-        return bench.stacked(*bench.setting_of(self.study(rows, **more)), 2)
+    def stacked(self, rows: int, **more: Any) -> speed.Once:
+        return speed.stacked(*prepared_setting(self.study(rows, **more)), 2)
 
-    def measured(self, contestants: dict[str, bench.Play]) -> list[dict[str, Any]]:
+    def measured(self, contestants: dict[str, speed.Play]) -> list[dict[str, Any]]:
         """A line for each number of rows."""
-        rate = bench.take_turns(contestants, self.seconds)
+        rate = speed.take_turns(contestants, self.seconds)
         size = sum(parameter_counts(CASES[self.name].make()).values())
         lines = []
         for rows in self.rows:

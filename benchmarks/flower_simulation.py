@@ -118,13 +118,13 @@ def flower_turn(folder: str, rounds: int, cpus: float) -> None:
 # --- both ----------------------------------------------------------------------------------------------
 
 
-def prepared_setting() -> tuple[Any, Any]:
+def synthetic() -> tuple[Any, Any]:
     """SYNTHETIC as a study of its 1000 rounds has it, and the machine."""
-    from fedskip.bench import contestants as bench
-    from fedskip.bench.cases import CASES
+    from fedskip.study.machine import prepared_setting
+    from speed import CASES
 
     case = CASES["synthetic"]
-    return bench.setting_of(case.study(CLIENTS_A_ROUND, rounds=1000))
+    return prepared_setting(case.study(CLIENTS_A_ROUND, rounds=1000))
 
 
 def hand_over(prepared: Any, folder: Path) -> None:
@@ -188,7 +188,7 @@ def theirs(prepared: Any, folder: Path, rounds: int, cpus: float) -> tuple[float
 def measure(turns: int, rounds: int, cpus: float) -> dict[str, Any]:
     from importlib import metadata
 
-    prepared, machine = prepared_setting()
+    prepared, machine = synthetic()
     found: dict[str, list[tuple[float, float]]] = {"fedskip": [], "flower": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

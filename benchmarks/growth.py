@@ -11,7 +11,7 @@ or after a kill, the same command goes on. `--jobs` first compiles all points in
 leave their kernels in TorchInductor's cache on disk, where the timed process finds them.
 
 - rows: ms per client-step of `stacked` and of `plain` (benchmarks/plain.py). N rows are N/10 seeds of FedAvg
-  with a cohort of 10, as in `fedskip bench`: the CNN and the LSTM on a GPU, SYNTHETIC's perceptron on a CPU.
+  with a cohort of 10, as in speed.py: the CNN and the LSTM on a GPU, SYNTHETIC's perceptron on a CPU.
 - clients: ms per round of `stacked` with a cohort of 10 as the federation grows, and the most memory used
   besides the data: of the GPU, or of the process on a CPU. A client has 50 grey images of 28 × 28, a visit 5
   steps. SCAFFOLD keeps a row for each client that was visited, so its memory grows with the rounds played
@@ -47,16 +47,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fedskip.bench import cases
-from fedskip.bench import contestants as bench
-from fedskip.bench.measure import SECONDS
+import speed
 from fedskip.config import Tree, build
 from fedskip.data.random_data import images
 from fedskip.errors import InputError
 from fedskip.files import write_text
-from fedskip.study.machine import arithmetic_of, resolve_device
+from fedskip.study.machine import arithmetic_of, prepared_setting, resolve_device
 from fedskip.study.setting_plan import make_engine
 from fedskip.version import device_name, versions
+from speed import SECONDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +92,7 @@ class WideCNN(nn.Sequential):
 @dataclass(frozen=True)
 class Point:
     panel: str
-    line: str  # a case of `fedskip bench`, or a method where the clients grow
+    line: str  # a case of speed.py, or a method where the clients grow
     at: int  # rows, clients or width
 
     def __str__(self) -> str:
@@ -104,14 +103,14 @@ class Point:
         """Equal for points that compile to the same code, which knows nothing of the clients."""
         return self.panel, self.line, 0 if self.panel == "clients" else self.at
 
-    def case(self) -> cases.Case:
+    def case(self) -> speed.Case:
         if self.panel == "clients":
             local = {"epochs": 1, "batch": 10}
             keys = {"partition": "iid", "clients": self.at, "model": "cnn-femnist", "local": local}
-            return cases.Case(keys, partial(drawn, self.at, IMAGES, 62, (1, 28, 28)), rounds=10)
-        case = cases.CASES[self.line]
+            return speed.Case(keys, partial(drawn, self.at, IMAGES, 62, (1, 28, 28)), rounds=10)
+        case = speed.CASES[self.line]
         if self.panel == "size":
-            visits = cases.visits(max(15, 150 // self.at))
+            visits = speed.visits(max(15, 150 // self.at))
             case = replace(
                 case, keys=case.keys | {"model": partial(WideCNN, self.at)}, on_gpu=visits, rounds=1
             )
@@ -214,18 +213,18 @@ def compile_one(point: Point, given: Keys, threads: int) -> None:
     """Play a little of a point, which leaves its code in the cache."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
     _, keys = point.studies(given)
-    bench.stacked(*bench.setting_of(keys), point.case().rounds)()
+    speed.stacked(*prepared_setting(keys), point.case().rounds)()
 
 
 def steps_of_both(point: Point, given: Keys, least: float) -> dict[str, Any]:
     """ms per client-step."""
     short, long = point.studies(given)
-    prepared, machine = bench.setting_of(long)
+    prepared, machine = prepared_setting(long)
     contestants = {
-        "stacked": bench.contestant(bench.stacked(prepared, machine, point.case().rounds)),
-        "plain": bench.plain_contestant(bench.setting_of(short)[0]),
+        "stacked": speed.contestant(speed.stacked(prepared, machine, point.case().rounds)),
+        "plain": speed.plain_contestant(prepared_setting(short)[0]),
     }
-    ms = {who: 1000 / rate for who, rate in bench.take_turns(contestants, least).items()}
+    ms = {who: 1000 / rate for who, rate in speed.take_turns(contestants, least).items()}
     return {"x": prepared.task.layout.trainable if point.panel == "size" else point.at, "ms": ms}
 
 
@@ -233,11 +232,11 @@ def rounds_of(point: Point, given: Keys, least: float) -> dict[str, Any]:
     """ms per round, and memory."""
     _, keys = point.studies(given)
     left = torch.cuda.memory_allocated() if given["device"] == "cuda" else 0  # of the points before
-    prepared, machine = bench.setting_of(keys)
+    prepared, machine = prepared_setting(keys)
     runs = list(prepared.runs())
-    play = bench.once(make_engine(prepared, machine, runs), runs, point.case().rounds)
+    play = speed.once(make_engine(prepared, machine, runs), runs, point.case().rounds)
     forget_peak(prepared.device)
-    rate = bench.take_turns({"stacked": bench.contestant(play)}, least)["stacked"]
+    rate = speed.take_turns({"stacked": speed.contestant(play)}, least)["stacked"]
     samples = prepared.dataset.samples
     x, y = samples.take(torch.arange(1))
     data = len(samples) * (x.nbytes + y.nbytes)

@@ -1,6 +1,6 @@
 """Seconds per round of fedskip and of other simulators, side by side in one process on the same images.
 
-The set-up is pfl-research's own CIFAR-10 benchmark (`pfl-cifar10` of `fedskip bench`) with random pixels:
+The set-up is pfl-research's own CIFAR-10 benchmark (`pfl-cifar10` of speed.py) with random pixels:
 1000 clients of 50 images, a cohort of 50, one epoch in batches of 10, SGD at 0.1, and the average as the new
 model.
 
@@ -45,16 +45,15 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import flower_simulation
-from fedskip.bench import contestants as bench
-from fedskip.bench.cases import CASES, PflCNN
-from fedskip.bench.contestants import Once, contestant, once
-from fedskip.bench.measure import SECONDS
+import speed
 from fedskip.data.random_data import images
 from fedskip.engine import Local, Loop
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
 from fedskip.errors import InputError
+from fedskip.study.machine import prepared_setting
 from fedskip.version import versions
 from plain import fedavg_round
+from speed import CASES, SECONDS, Once, PflCNN, contestant, once
 
 IMAGES = 50  # of each client
 
@@ -178,7 +177,7 @@ def rounds(peer: Peer, steps: int, precision: str, threads: int) -> Once:
     def play() -> tuple[int, int]:
         with arithmetic.kernels(), torch_threads(threads):
             peer.play()
-        bench.synchronize(next(peer.model.parameters()).device)
+        speed.synchronize(next(peer.model.parameters()).device)
         return steps, 0
 
     return play
@@ -196,13 +195,13 @@ def main(
     """The last line printed is a JSON object."""
     case = replace(CASES["pfl-cifar10"], data=partial(images, clients, IMAGES), cohort=cohort)
     keys = case.study(cohort, clients=clients, device=device, precision=precision)
-    prepared, machine = bench.setting_of(keys)
+    prepared, machine = prepared_setting(keys)
     task, local = prepared.task, prepared.setting.local
-    workers = bench.setting_of(keys | {"engine": "loop"})[1].workers
+    workers = prepared_setting(keys | {"engine": "loop"})[1].workers
     steps = cohort * local.steps(IMAGES)
     least = SECONDS[device] if seconds is None else seconds
     print(
-        f"{machine.device_name}, {machine.precision}, {bench.TURNS} turns of {least:g} s, client-steps/s:"
+        f"{machine.device_name}, {machine.precision}, {speed.TURNS} turns of {least:g} s, client-steps/s:"
     )
 
     parts = prepared.division(0).clients
@@ -228,8 +227,8 @@ def main(
     contestants["loop"] = once(Loop(task), list(prepared.runs()))
     if workers > 1:
         contestants[f"loop_{workers}_workers"] = once(Loop(task, workers), list(prepared.runs()))
-    contestants["stacked"] = bench.stacked(prepared, machine, rounds=1)
-    rates = bench.take_turns({name: contestant(play) for name, play in contestants.items()}, least)
+    contestants["stacked"] = speed.stacked(prepared, machine, rounds=1)
+    rates = speed.take_turns({name: contestant(play) for name, play in contestants.items()}, least)
     found = {name: steps / rate for name, rate in rates.items()}
     print("seconds per round: " + "  ".join(f"{name} {each:.4f}" for name, each in found.items()))
     result = {

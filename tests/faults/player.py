@@ -113,11 +113,10 @@ def serve(warm: bool = False) -> None:
     import matplotlib.backends.backend_svg
     import torch._dynamo
 
-    import fedskip.bench.measure
     import fedskip.cli
-    import fedskip.cli.screen
     import fedskip.cli.stopping
     import fedskip.report.figures
+    import fedskip.report.findings
     import fedskip.study
 
     if warm:
