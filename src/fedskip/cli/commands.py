@@ -1,4 +1,4 @@
-"""The command line: its commands, and how expected errors end them. Here are `list`, `show` and `export`."""
+"""The command line: how it starts and ends, and the commands `list`, `show` and `export`."""
 
 import dataclasses
 import inspect
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from fedskip.cli import data, federation, output, studies
@@ -84,7 +85,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None: ...
 
@@ -121,7 +122,7 @@ def list_() -> None:
 
 @app.command()
 def show(
-    study: Annotated[str, typer.Argument(help="A bundled study, STUDY/SETTING or a file.")],
+    study: Annotated[str, Argument(help="A bundled study, STUDY/SETTING or a file.")],
 ) -> None:
     """Print a study as YAML, to read or to edit: fedskip show quickstart > mine.yaml."""
     from fedskip.cli.requested_study import refuse_unknown
@@ -148,19 +149,14 @@ def _first_line(thing: Any) -> str:
 
 @app.command()
 def export(
-    model: Annotated[
-        Path, typer.Argument(help="A trained model: OUT/models/RUN.best.safetensors.")
-    ],
-    out: Annotated[
-        Path, typer.Argument(help="The file to write: model.pt, .safetensors, .ts or .onnx.")
-    ],
+    model: Annotated[Path, Argument(help="A trained model: OUT/models/RUN.best.safetensors.")],
+    out: Annotated[Path, Argument(help="The file to write: model.pt, .safetensors, .ts or .onnx.")],
     module: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:CLASS", help="What builds it, for a custom model."),
+        str | None, Option(metavar="MODULE:CLASS", help="What builds it, for a custom model.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a trained model as a state_dict (.pt, .safetensors), TorchScript (.ts) or ONNX (.onnx)."""
+    """Write a trained model as a state_dict (.pt, .safetensors), TorchScript (.ts) or ONNX."""
     from fedskip.models.export import export
     from fedskip.models.weights import read_state
 

@@ -1,4 +1,4 @@
-"""Where a command's output goes: its streams, which may be closed or full, its folder, and its last table."""
+"""Where output goes: streams that may be closed or full, the folder of --out, the last table."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def prepare_streams() -> None:
     """Make the standard streams usable.
 
-    A closed stream is replaced by the null device: else the next file to be opened would take its place. A
-    character that a terminal does not have is printed as a question mark.
+    A closed stream is replaced by the null device: else the next file to be opened would take its
+    place. A character that a terminal does not have is printed as a question mark.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -41,7 +41,6 @@ def folder(text: str | None, option: str = "--out") -> Path | None:
     if text is None:
         return None
     require(option, bool(text.strip()), "must not be empty", text, "write . for this folder")
-    require(option, "\0" not in text, "must not hold a NUL", text)
     return Path(text)
 
 

@@ -1,6 +1,6 @@
 """How a study ends early on the command line: by a signal, or because the machine fails.
 
-The last line says what is kept and how to go on. The exit code is 128 + the number of the signal, or 1.
+The last line says what is kept and how to go on. The exit code is 128 + the signal's number, or 1.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def kept(study: Study) -> tuple[str, str]:
 
 
 class StopRequest:
-    """The first signal that asked this process to stop, and the end of the process after the grace."""
+    """The first signal that asked this process to stop, and its end after the grace."""
 
     def __init__(self, grace: float | None, last_line: Callable[[], str]) -> None:
         self.number: int | None = None  # of the signal
@@ -96,8 +96,8 @@ class StopRequest:
     def heard(self) -> Iterator[None]:
         """Inside, a signal raises KeyboardInterrupt with its number, unless a study handles it.
 
-        A thread hears it at once. Python calls handlers only between two steps of the main thread, which may
-        be minutes apart, while a library loads, compiles or waits for a network.
+        A thread hears it at once. Python calls handlers only between two steps of the main thread,
+        which may be minutes apart, while a library loads, compiles or waits for a network.
         """
         repeated = Repeated()
 

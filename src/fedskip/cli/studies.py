@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fedskip.cli.output import folder, show_results
 from fedskip.errors import require
@@ -17,65 +18,55 @@ if TYPE_CHECKING:
     from fedskip.study import Study
 
 LONGEST = 1_000_000  # seconds of grace
-Folder = Annotated[Path, typer.Argument(help="The folder of a study.", show_default=False)]
+Folder = Annotated[Path, Argument(help="The folder of a study.", show_default=False)]
 Cluster = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="local|HOST:PORT", help="Train on all devices of a Ray cluster; local starts one."
     ),
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help=f"{', '.join(TRACKERS)}, or MODULE:CLASS; may be repeated."),
+    Option(metavar="NAME", help=f"{', '.join(TRACKERS)}, or MODULE:CLASS; may be repeated."),
 ]
 Grace = Annotated[
     float | None,
-    typer.Option(
-        metavar="SECONDS",
-        help="After a signal, stop within this time even if no checkpoint has come.",
-    ),
+    Option(metavar="SECONDS", help="After a signal, stop within this time, checkpoint or not."),
 ]
 
 
 def run(
-    study: Annotated[
-        str | None, typer.Argument(help="A bundled study, STUDY/SETTING or a file.")
-    ] = None,
-    methods: Annotated[
-        str | None, typer.Option(help="Such as 'fedavg, fedskip(period=5)'.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(metavar="N")] = None,
+    study: Annotated[str | None, Argument(help="A bundled study, STUDY/SETTING or a file.")] = None,
+    methods: Annotated[str | None, Option(help="Such as 'fedavg, fedskip(period=5)'.")] = None,
+    rounds: Annotated[int | None, Option(metavar="N")] = None,
     scale: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="This share of the rounds, for the paper's studies."),
+        float | None, Option(metavar="X", help="This share of the rounds, for the paper's studies.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(metavar="N", help="How many: 0, 1, ... N-1.")] = None,
-    engine: Annotated[str | None, typer.Option(metavar="auto|loop|stacked")] = None,
-    device: Annotated[str | None, typer.Option(metavar="auto|cpu|cuda|cuda:N")] = None,
+    seeds: Annotated[int | None, Option(metavar="N", help="How many: 0, 1, ... N-1.")] = None,
+    engine: Annotated[str | None, Option(metavar="auto|loop|stacked")] = None,
+    device: Annotated[str | None, Option(metavar="auto|cpu|cuda|cuda:N")] = None,
     cluster: Cluster = None,
     groups: Annotated[
-        int | None, typer.Option(metavar="N", help="Split the runs of a setting into N groups.")
+        int | None, Option(metavar="N", help="Split the runs of a setting into N groups.")
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="On a cluster: train even if its devices differ.")
+        bool, Option("--anyway", help="On a cluster: train even if its devices differ.")
     ] = False,
     assignments: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1, cohort=5, ..."
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Run only this setting; may be repeated, and hold *."),
+        Option(metavar="NAME", help="Run only this setting; may be repeated, and hold *."),
     ] = None,
-    out: Annotated[
-        str | None, typer.Option(help="By default runs/STUDY-N.", show_default=False)
-    ] = None,
+    out: Annotated[str | None, Option(help="By default runs/STUDY-N.", show_default=False)] = None,
     track: Track = None,
     grace: Grace = None,
 ) -> None:
-    """Run a study: quickstart, one of the paper's, a file, or a data set's defaults (--set data.name=...)."""
+    """Run a study: a bundled one, a file, or the defaults of a data set (--set data.name=...)."""
     from fedskip.cli.requested_study import requested_study
     from fedskip.config import Places, Tree, assigned, build, narrowed
     from fedskip.study import Study
@@ -97,10 +88,10 @@ def run(
 def resume(
     out: Folder,
     rounds: Annotated[
-        int | None, typer.Option(metavar="N", help="Train for more rounds than planned.")
+        int | None, Option(metavar="N", help="Train for more rounds than planned.")
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Go on even if a library or the machine has changed.")
+        bool, Option("--anyway", help="Go on even if a library or the machine has changed.")
     ] = False,
     cluster: Cluster = None,
     track: Track = None,
@@ -125,12 +116,11 @@ def resume(
 def extend(
     out: Folder,
     methods: Annotated[
-        str | None,
-        typer.Option(help="Run these at the existing seeds: 'scaffold, moon(mu=5)'."),
+        str | None, Option(help="Run these at the existing seeds: 'scaffold, moon(mu=5)'.")
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N|LIST", help="Run all methods at these: 5 is 0 to 4; or 7,8,9."),
+        Option(metavar="N|LIST", help="Run all methods at these: 5 is 0 to 4; or 7,8,9."),
     ] = None,
     cluster: Cluster = None,
     track: Track = None,
@@ -155,7 +145,7 @@ def _train(
     grace: float | None,
     **options: Any,
 ) -> None:
-    """Train with `start`, a method of the study, end well when it is stopped, and show the results."""
+    """Train with `start`, a method of the study; end well when stopped, and show the results."""
     from fedskip.cli.stopping import resumable
     from fedskip.report.trackers.tracker_list import make_tracker
 
