@@ -1,17 +1,18 @@
-"""Which engine trains a module faster, by what the module is made of: the benchmark behind `engine: auto`.
+"""Which engine trains a module faster, by its layers: the benchmark behind `engine: auto`.
 
     python benchmarks/engines.py --out benchmarks/results/engines-cpu.csv
     python benchmarks/engines.py --device cuda --jobs 24 --out benchmarks/results/engines-h200.csv
     python benchmarks/engines.py --only mlp-64,linear --rows 10 --out some.csv      # a few of them
 
-Every module is given as one's own. Its line has the client-steps per second of the `loop` engine on one
-worker and of the `stacked` one in one process, for one or three runs of FedAvg with a cohort of 10 (10 or 30
-rows), and their ratio. On a GPU, convolutions are stacked on four streams, too. Where fedskip has the same
-module by name, that one is stacked as well: `own_to_bundled` is the ratio of both.
+Every module is given as one's own. Its line has the client-steps per second of the `loop` engine on
+one worker and of the `stacked` one in one process, for one or three runs of FedAvg with a cohort of
+10 (10 or 30 rows), and their ratio. On a GPU, convolutions are stacked on four streams, too. Where
+fedskip has the same module by name, that one is stacked as well: `own_to_bundled` is the ratio of
+both.
 
-Contestants take turns in one process, and each rate is the median of three turns after one that warms up.
-Every module has a process of its own; `--jobs` of them compile side by side, and then measure one after
-another. `study/choose_engine.py` has the rule that follows.
+Contestants take turns in one process, and each rate is the median of three turns after one that
+warms up. Every module has a process of its own; `--jobs` of them compile side by side, and then
+measure one after another. `study/choose_engine.py` has the rule that follows.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ RATIOS = {
 Norm = Callable[[int], nn.Module]
 
 
-# --- the modules ---------------------------------------------------------------------------------------
+# --- the modules ----------------------------------------------------------------------------------
 
 
 def mlp(inputs: int, *hidden: int, classes: int = 5, norm: Norm | None = None) -> nn.Module:
@@ -214,7 +215,7 @@ def data(case: Case) -> Dataset:
     return Dataset("noise", arrays, lambda seed: (train, test), classes=5)
 
 
-# --- measuring -----------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,10 @@ class Point:
         return {
             "data": data(case), "partition": "iid", "clients": CLIENTS, "cohort": COHORT,
             "model": case.make, "methods": "fedavg", "rounds": 1_000_000, "seeds": rows // COHORT,
-            "local": {"epochs": -(-case.steps * BATCH // SAMPLES), "max_steps": case.steps, "batch": BATCH},
+            "local": {
+                "epochs": -(-case.steps * BATCH // SAMPLES),
+                "max_steps": case.steps, "batch": BATCH,
+            },
             "device": self.device, "processes": 1, "engine": "stacked", **more,
         }  # fmt: skip
 
@@ -339,7 +343,8 @@ def main() -> None:
     seconds = given.seconds or SECONDS[given.device]
     rows = tuple(given.rows or ROWS[given.device])
     points = [Point(name, rows, given.device, seconds) for name in names]
-    about = f"# {device_name(given.device)}, torch {versions()['torch']}, fedskip {versions()['fedskip']}\n"
+    used = versions()
+    about = f"# {device_name(given.device)}, torch {used['torch']}, fedskip {used['fedskip']}\n"
     started, lines = time.perf_counter(), []
     for found in measure(points, given.jobs):
         lines += found

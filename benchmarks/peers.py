@@ -1,27 +1,29 @@
-"""Seconds per round of fedskip and of other simulators, side by side in one process on the same images.
+"""Seconds per round of fedskip and of other simulators, in one process and on the same images.
 
 The set-up is pfl-research's own CIFAR-10 benchmark (`pfl-cifar10` of speed.py) with random pixels:
-1000 clients of 50 images, a cohort of 50, one epoch in batches of 10, SGD at 0.1, and the average as the new
-model.
+1000 clients of 50 images, a cohort of 50, one epoch in batches of 10, SGD at 0.1, and the average
+as the new model.
 
     pip install -e . pfl fedlab torchvision     # a peer that is missing is named and left out
     python benchmarks/peers.py --device cuda
     python benchmarks/peers.py --device cuda --precision fp32
     python benchmarks/peers.py --clients 100 --cohort 10
-    python benchmarks/peers.py --case synthetic     # and Flower's simulation: see flower_simulation.py
+    python benchmarks/peers.py --case synthetic  # and Flower's simulation: see flower_simulation.py
 
-The contestants take turns, and each number is the median of three turns after one that warms up. The last
-line printed is a JSON object. What is the same for all, and what is not:
+The contestants take turns, and each number is the median of three turns after one that warms up.
+The last line printed is a JSON object. What is the same for all, and what is not:
 
 - All have their data on the device, the same precision, no privacy, no evaluation and no logging.
-- Only fedskip repeats its bits (`deterministic: true`), with a dropout of its own; the others have torch's.
-- On a CPU pfl and FedLab play with one torch thread and with all; `plain` and each worker of `loop` have one.
-  Other work on the machine slows many threads far more than one, so use an idle machine.
+- Only fedskip repeats its bits (`deterministic: true`), with a dropout of its own; the others have
+  torch's.
+- On a CPU pfl and FedLab play with one torch thread and with all; `plain` and each worker of `loop`
+  have one. Other work on the machine slows many threads far more than one, so use an idle machine.
 - pfl takes every client's images in one order, as it always does; the others shuffle them.
-- FedLab's `DataLoader` is replaced by indexing on the device, as in `plain`, which is faster. That its models
-  travel through the host's memory is its own design.
+- FedLab's `DataLoader` is replaced by indexing on the device, as in `plain`, which is faster. That
+  its models travel through the host's memory is its own design.
 - pfl runs in one process. Its guide lets several share a GPU, which is not measured here.
-- Flower has a case of its own: its simulation owns its processes, so it takes turns only as a whole.
+- Flower has a case of its own: its simulation owns its processes, so it takes turns only as a
+  whole.
 """
 
 from __future__ import annotations
@@ -156,7 +158,7 @@ PEERS = {"pfl": pfl, "fedlab": fedlab}
 
 
 def check(peer: Peer, steps: int, local: Local) -> None:
-    """Play a round and see that it takes so many client-steps and changes all of the global model."""
+    """Play a round: it takes so many client-steps and changes all of the global model."""
     before = [p.detach().clone() for p in peer.model.parameters()]
     rates: list[float] = []
     hook = register_optimizer_step_post_hook(
@@ -201,7 +203,8 @@ def main(
     steps = cohort * local.steps(IMAGES)
     least = SECONDS[device] if seconds is None else seconds
     print(
-        f"{machine.device_name}, {machine.precision}, {speed.TURNS} turns of {least:g} s, client-steps/s:"
+        f"{machine.device_name}, {machine.precision}, {speed.TURNS} turns of {least:g} s, "
+        "client-steps/s:"
     )
 
     parts = prepared.division(0).clients

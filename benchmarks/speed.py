@@ -1,12 +1,12 @@
-"""Client-steps per second of the engines, as a ratio to FedAvg written by hand, in the same process.
+"""Client-steps per second of the engines, and their ratio to FedAvg written by hand.
 
     python benchmarks/speed.py synthetic --rows 100
     python benchmarks/speed.py cnn --rows 100 --device cuda --precision bf16
 
 N rows are N/10 seeds of FedAvg with a cohort of 10 (N/50 and 50 for pfl-cifar10). All rates count
-client-steps that were asked for; rows computed only because a stack has fixed sizes do not count. Machines
-are noisy, so the contestants take turns, and each rate is the median over the turns. On a GPU it also says
-which share of the card that uses. The last line is a JSON object.
+client-steps that were asked for; rows computed only because a stack has fixed sizes do not count.
+Machines are noisy, so the contestants take turns, and each rate is the median over the turns. On a
+GPU it also says which share of the card that uses. The last line is a JSON object.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Play = Callable[[float], tuple[int, float]]
 # plays some rounds, gives steps and how often a step was traced
 Once = Callable[[], tuple[int, int]]
 
-# --- cases ---------------------------------------------------------------------------------------------
+# --- cases ----------------------------------------------------------------------------------------
 
 
 class PflCNN(nn.Sequential):
@@ -67,8 +67,8 @@ class PflCNN(nn.Sequential):
 class Case:
     """What is measured: a study's keys, and those that the stacked engine has on a GPU.
 
-    There its visits are as long as in a study. Those of `plain` and `loop`, which take a hundred times as
-    long, stay short: their rates hardly depend on it.
+    There its visits are as long as in a study. Those of `plain` and `loop`, which take a hundred
+    times as long, stay short: their rates hardly depend on it.
     """
 
     keys: dict[str, Any]
@@ -115,7 +115,7 @@ CASES = {
 }  # fmt: skip
 
 
-# --- contestants ---------------------------------------------------------------------------------------
+# --- contestants ----------------------------------------------------------------------------------
 
 
 def once(engine: Engine, runs: list[Run], rounds: int = 1) -> Once:
@@ -201,7 +201,7 @@ def plain_contestant(prepared: Prepared) -> Play:
 
 
 def as_written(prepared: Prepared) -> nn.Module:
-    """The model without what this project changes in it: torch's own dropout costs less than a keyed one."""
+    """The model without our changes: torch's own dropout costs less than a keyed one."""
     model = prepared.setting.model
     if isinstance(model, Mapping):
         return build(**{"classes": prepared.dataset.classes, **model})
@@ -211,7 +211,7 @@ def as_written(prepared: Prepared) -> nn.Module:
 
 
 def take_turns(contestants: Mapping[str, Play], least: float) -> dict[str, float]:
-    """Client-steps per second of each contestant: the median over turns of at least `least` seconds."""
+    """Client-steps per second of each contestant: the median over turns of `least` seconds."""
     rates: dict[str, list[float]] = {who: [] for who in contestants}
     for turn in range(TURNS + 1):
         for who, play in contestants.items():
@@ -228,7 +228,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-# --- the measurement -----------------------------------------------------------------------------------
+# --- the measurement ------------------------------------------------------------------------------
 
 
 def measure(name: str, rows: int = 100, device: str = "cpu", **how: Any) -> None:
@@ -269,9 +269,11 @@ def measure(name: str, rows: int = 100, device: str = "cpu", **how: Any) -> None
 
 
 def utilisation(prepared: Prepared, rate: float) -> dict[str, float]:
-    """FLOP/s and bytes/s of the steps themselves, beside what the card reaches on a large product and copy.
+    """FLOP/s and bytes/s of the steps themselves, beside what the card reaches on a large product
+    and copy.
 
-    Bytes are the fewest that a step must move: its weights and momentum read and written, its batch read.
+    Bytes are the fewest that a step must move: its weights and momentum read and written, its batch
+    read.
     """
     task, dtype = prepared.task, prepared.task.arithmetic.dtype
     flop, batch_bytes = cost_of(task)
