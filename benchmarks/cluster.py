@@ -1,10 +1,11 @@
 """What a cluster costs: `python benchmarks/cluster.py overhead|plan|cost`.
 
-overhead: the quickstart in two worker processes and with `--cluster local`, in turns. It prints start-up, the
-time from the first round to the written results, and the ratio of the two.
+overhead: the quickstart in two worker processes and with `--cluster local`, in turns. It prints
+start-up, the time from the first round to the written results, and the ratio of the two.
 plan: groups of runs scheduled on fake devices, each with one checkpoint, recorded in a folder.
-cost: the formula of docs/cluster.md, seconds = start-up + ceil(N / G) * t. t and start-up are those of one
-group alone on one core; then N groups of that size train on G cores, and both times are printed.
+cost: the formula of docs/cluster.md, seconds = start-up + ceil(N / G) * t. t and start-up are those
+of one group alone on one core; then N groups of that size train on G cores, and both times are
+printed.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def overhead(times: int, rounds: int | None) -> None:
             )
             ratios.append(there / apart)
             print(
-                f"{turn}: processes {apart:.1f} s, cluster {there:.1f} s after {start:.1f} s of start-up"
+                f"{turn}: processes {apart:.1f} s, cluster {there:.1f} s, started in {start:.1f} s"
             )
     print(f"cluster / processes: median {median(ratios):.3f} of {times}")
 
@@ -104,7 +105,7 @@ def cost(rounds: int | None) -> None:
             said, found = start + math.ceil(groups / cores) * alone, sum(once(groups, cores))
             apart = found / said - 1
             print(
-                f"N = {groups}, G = {cores}: formula {said:.1f} s, found {found:.1f} s, {apart:+.0%}"
+                f"N = {groups}, G = {cores}: said {said:.1f} s, found {found:.1f} s, {apart:+.0%}"
             )
 
 
@@ -155,7 +156,8 @@ def plan(groups: int, devices: int, size: int) -> None:
         seconds = time.perf_counter() - began
     rate, grown = groups / seconds, (most - before) / 2**20
     print(
-        f"{groups} groups over {devices} devices: {seconds:.1f} s, {rate:.0f} groups/s, {grown:.1f} MiB more"
+        f"{groups} groups over {devices} devices: {seconds:.1f} s, {rate:.0f} groups/s, "
+        f"{grown:.1f} MiB more"
     )
 
 

@@ -1,17 +1,18 @@
-"""Which engine trains a module faster, by what the module is made of: the benchmark behind `engine: auto`.
+"""Which engine trains a module faster, by its layers: the benchmark behind `engine: auto`.
 
     python benchmarks/engines.py --out benchmarks/results/engines-cpu.csv
     python benchmarks/engines.py --device cuda --jobs 24 --out benchmarks/results/engines-h200.csv
     python benchmarks/engines.py --only mlp-64,linear --rows 10 --out some.csv      # a few of them
 
-Every module is given as one's own. Its line has the client-steps per second of the `loop` engine on one
-worker and of the `stacked` one in one process, for one or three runs of FedAvg with a cohort of 10 (10 or 30
-rows), and their ratio. On a GPU, convolutions are stacked on four streams, too. Where fedskip has the same
-module by name, that one is stacked as well: `own_to_bundled` is the ratio of both.
+Every module is given as one's own. Its line has the client-steps per second of the `loop` engine on
+one worker and of the `stacked` one in one process, for one or three runs of FedAvg with a cohort of
+10 (10 or 30 rows), and their ratio. On a GPU, convolutions are stacked on four streams, too. Where
+fedskip has the same module by name, that one is stacked as well: `own_to_bundled` is the ratio of
+both.
 
-Contestants take turns in one process, and each rate is the median of three turns after one that warms up.
-Every module has a process of its own; `--jobs` of them compile side by side, and then measure one after
-another. `study/choice.py` has the rule that follows.
+Contestants take turns in one process, and each rate is the median of three turns after one that
+warms up. Every module has a process of its own; `--jobs` of them compile side by side, and then
+measure one after another. `study/choose_engine.py` has the rule that follows.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskip.bench import contestants as bench
-from fedskip.bench.cases import PflCNN
+import speed
 from fedskip.data.dataset import Arrays, Dataset
 from fedskip.engine import Loop
 from fedskip.errors import InputError, unknown
@@ -44,7 +44,9 @@ from fedskip.files import write_text
 from fedskip.models.cnn import CNN
 from fedskip.models.layer_kinds import parameter_counts
 from fedskip.models.resnet import ResNet
+from fedskip.study.machine import prepared_setting
 from fedskip.version import device_name, versions
+from speed import PflCNN
 
 ROWS = {"cpu": (10, 30), "cuda": (10,)}  # more rows are better for a GPU
 SECONDS = {"cpu": 0.5, "cuda": 0.15}  # of each contestant in a turn
@@ -62,7 +64,7 @@ RATIOS = {
 Norm = Callable[[int], nn.Module]
 
 
-# --- the modules ---------------------------------------------------------------------------------------
+# --- the modules ----------------------------------------------------------------------------------
 
 
 def mlp(inputs: int, *hidden: int, classes: int = 5, norm: Norm | None = None) -> nn.Module:
@@ -213,7 +215,7 @@ def data(case: Case) -> Dataset:
     return Dataset("noise", arrays, lambda seed: (train, test), classes=5)
 
 
-# --- measuring -----------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -230,16 +232,19 @@ class Point:
         return {
             "data": data(case), "partition": "iid", "clients": CLIENTS, "cohort": COHORT,
             "model": case.make, "methods": "fedavg", "rounds": 1_000_000, "seeds": rows // COHORT,
-            "local": {"epochs": -(-case.steps * BATCH // SAMPLES), "max_steps": case.steps, "batch": BATCH},
+            "local": {
+                "epochs": -(-case.steps * BATCH // SAMPLES),
+                "max_steps": case.steps, "batch": BATCH,
+            },
             "device": self.device, "processes": 1, "engine": "stacked", **more,
         }  # fmt: skip
 
-    def contestants(self) -> Iterator[tuple[str, bench.Play]]:
+    def contestants(self) -> Iterator[tuple[str, speed.Play]]:
         """Those that can train the module, each made ready by two rounds."""
         case = CASES[self.name]
         local = {"max_steps": min(case.steps, STEPS), "batch": BATCH}
-        prepared, _ = bench.setting_of(self.study(COHORT, engine="loop", local=local))
-        once = {"loop": lambda: bench.once(Loop(prepared.task), [next(prepared.runs())])}
+        prepared, _ = prepared_setting(self.study(COHORT, engine="loop", local=local))
+        once = {"loop": lambda: speed.once(Loop(prepared.task), [next(prepared.runs())])}
         for rows in self.rows:
             once[f"stacked {rows}"] = partial(self.stacked, rows, streams=0)
             if self.device != "cpu" and parameter_counts(prepared.task.module)["convolution"]:
@@ -256,14 +261,14 @@ class Point:
             ) as error:  # of the stacked engine, which cannot train some
                 print(f"{self.name}: {who} cannot: {str(error).splitlines()[0]}", flush=True)
             else:
-                yield who, bench.contestant(play)
+                yield who, speed.contestant(play)
 
-    def stacked(self, rows: int, **more: Any) -> bench.Once:
-        return bench.stacked(*bench.setting_of(self.study(rows, **more)), 2)
+    def stacked(self, rows: int, **more: Any) -> speed.Once:
+        return speed.stacked(*prepared_setting(self.study(rows, **more)), 2)
 
-    def measured(self, contestants: dict[str, bench.Play]) -> list[dict[str, Any]]:
+    def measured(self, contestants: dict[str, speed.Play]) -> list[dict[str, Any]]:
         """A line for each number of rows."""
-        rate = bench.take_turns(contestants, self.seconds)
+        rate = speed.take_turns(contestants, self.seconds)
         size = sum(parameter_counts(CASES[self.name].make()).values())
         lines = []
         for rows in self.rows:
@@ -338,7 +343,8 @@ def main() -> None:
     seconds = given.seconds or SECONDS[given.device]
     rows = tuple(given.rows or ROWS[given.device])
     points = [Point(name, rows, given.device, seconds) for name in names]
-    about = f"# {device_name(given.device)}, torch {versions()['torch']}, fedskip {versions()['fedskip']}\n"
+    used = versions()
+    about = f"# {device_name(given.device)}, torch {used['torch']}, fedskip {used['fedskip']}\n"
     started, lines = time.perf_counter(), []
     for found in measure(points, given.jobs):
         lines += found

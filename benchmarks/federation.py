@@ -1,20 +1,21 @@
 """What a round of a deployed federation costs beside Flower itself, on this machine.
 
-The same SuperLink and SuperNodes play, in turns, rounds of fedskip and rounds of an app that only echoes: its
-ClientApp imports torch, as any that trains does, and sends back what it gets; its ServerApp uses Flower's own
-`send_and_receive`, which looks for replies every 3 s, or with `--pause 0.5` as often as we do. Both send a
-model of the same size to every node, and nobody trains for long.
+The same SuperLink and SuperNodes play, in turns, rounds of fedskip and rounds of an app that only
+echoes: its ClientApp imports torch, as any that trains does, and sends back what it gets; its
+ServerApp uses Flower's own `send_and_receive`, which looks for replies every 3 s, or with `--pause
+0.5` as often as we do. Both send a model of the same size to every node, and nobody trains for
+long.
 
     pip install "fedskip[flower]"
     python benchmarks/federation.py                       # TLS, keys, 2 nodes, 4 turns of 4 rounds
     python benchmarks/federation.py --nodes 3 --turns 3
     python benchmarks/federation.py --model resnet50 --turns 1
-    python benchmarks/federation.py --memory 50           # instead: one study of 50 rounds, and what it holds
+    python benchmarks/federation.py --memory 50    # one study, and what it holds
 
-The first round of a turn, in which nodes load the app, is left out. Each number is a median. `memory` is the
-most that each kind of process had resident, at the first turn and at the last. With `--memory` it is the
-median over ten rounds of the most that each kind had in a round: rounds 11 to 20 beside the last ten. The
-last line is JSON; `--out FILE` adds it to a CSV file.
+The first round of a turn, in which nodes load the app, is left out. Each number is a median.
+`memory` is the most that each kind of process had resident, at the first turn and at the last. With
+`--memory` it is the median over ten rounds of the most that each kind had in a round: rounds 11 to
+20 beside the last ten. The last line is JSON; `--out FILE` adds it to a CSV file.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ def write_study(folder: Path, options: argparse.Namespace, **keys: Any) -> None:
     """The folder of a federation whose clients have random samples and train one step."""
     study = {
         "data": {"name": str(noise(folder, options.model))}, "model": {"name": options.model},
-        "partition": {"kind": "iid"}, "cohort": options.nodes, "seeds": [0], "local": {"max_steps": 1},
+        "partition": {"kind": "iid"}, "cohort": options.nodes, "seeds": [0],
+        "local": {"max_steps": 1},
     }  # fmt: skip
     write_local(folder, options.nodes, build(Tree(study | keys)))
 
@@ -217,7 +219,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {
         "model": options.model, "numbers": size, "nodes": options.nodes, "rounds": len(ours),
         "echo": statistics.median(theirs), "fedskip": statistics.median(ours),
-        "echo_mean": statistics.fmean(theirs), "fedskip_mean": statistics.fmean(ours), "pause": options.pause,
+        "echo_mean": statistics.fmean(theirs), "fedskip_mean": statistics.fmean(ours),
+        "pause": options.pause,
         "ratio": statistics.median(ours) / statistics.median(theirs), "load": os.getloadavg()[1],
         "memory": json.dumps([held[0], held[-1]]),
     }  # fmt: skip

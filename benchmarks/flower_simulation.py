@@ -4,15 +4,17 @@
     python benchmarks/peers.py --case synthetic
     python benchmarks/flower_simulation.py --cpus 1 0.5 2     # several of Flower's settings
 
-Both train FedAvg from the same weights on the same 212 clients: the same model, batches, rate and epochs, and
-no evaluation within the rounds. They take turns; Flower has a process of its own in each, because it cannot
-stop and go on. Starting, the first rounds and compiling do not count, and each number is the median of the
-turns. The accuracy of both after the same number of rounds shows that they do the same work.
+Both train FedAvg from the same weights on the same 212 clients: the same model, batches, rate and
+epochs, and no evaluation within the rounds. They take turns; Flower has a process of its own in
+each, because it cannot stop and go on. Starting, the first rounds and compiling do not count, and
+each number is the median of the turns. The accuracy of both after the same number of rounds shows
+that they do the same work.
 
-Flower has what should suit it: its own FedAvg with a fraction that gives 10 clients; a ClientApp whose data
-lie in the memory of its Ray actor as tensors, without a DataLoader; the SGD of `benchmarks/plain.py` on one
-torch thread; an actor for each core (`client_resources: {num_cpus: 1}`), or what `--cpus` says. fedskip plays
-one run in this process, on one core, with the engine that `auto` chooses for SYNTHETIC; Flower has all cores.
+Flower has what should suit it: its own FedAvg with a fraction that gives 10 clients; a ClientApp
+whose data lie in the memory of its Ray actor as tensors, without a DataLoader; the SGD of
+`benchmarks/plain.py` on one torch thread; an actor for each core (`client_resources: {num_cpus:
+1}`), or what `--cpus` says. fedskip plays one run in this process, on one core, with the engine
+that `auto` chooses for SYNTHETIC; Flower has all cores.
 """
 
 from __future__ import annotations
@@ -40,13 +42,14 @@ from plain import train_client
 CLIENTS_A_ROUND = 10
 WARM = 5  # rounds of Flower's that do not count
 COLUMNS = (
-    "case", "cohort", "flower_cpus_per_actor", "flower_rounds_per_s", "fedskip_rounds_per_s", "ratio",
+    "case", "cohort", "flower_cpus_per_actor", "flower_rounds_per_s", "fedskip_rounds_per_s",
+    "ratio",
     "planned_rounds", "rounds", "fedskip_accuracy", "flower_accuracy", "engine", "cores", "load",
     "flwr", "ray", "torch",
 )  # fmt: skip
 
 
-# --- Flower's turn, in a process of its own ------------------------------------------------------------
+# --- Flower's turn, in a process of its own -------------------------------------------------------
 
 
 @cache
@@ -115,16 +118,16 @@ def flower_turn(folder: str, rounds: int, cpus: float) -> None:
     run_simulation(server, client, num_supernodes=clients, backend_config=config)
 
 
-# --- both ----------------------------------------------------------------------------------------------
+# --- both -----------------------------------------------------------------------------------------
 
 
-def prepared_setting() -> tuple[Any, Any]:
+def synthetic() -> tuple[Any, Any]:
     """SYNTHETIC as a study of its 1000 rounds has it, and the machine."""
-    from fedskip.bench import contestants as bench
-    from fedskip.bench.cases import CASES
+    from fedskip.study.machine import prepared_setting
+    from speed import CASES
 
     case = CASES["synthetic"]
-    return bench.setting_of(case.study(CLIENTS_A_ROUND, rounds=1000))
+    return prepared_setting(case.study(CLIENTS_A_ROUND, rounds=1000))
 
 
 def hand_over(prepared: Any, folder: Path) -> None:
@@ -150,7 +153,7 @@ def accuracy(prepared: Any, model: torch.Tensor) -> float:
 
 
 def ours(prepared: Any, machine: Any, rounds: int) -> tuple[float, float]:
-    """Seconds per round and accuracy of a run from its start, after one in which steps are compiled."""
+    """Seconds per round and accuracy of a run, after another one has compiled the steps."""
     from fedskip.federation import train
     from fedskip.study.setting_plan import make_engine
 
@@ -188,7 +191,7 @@ def theirs(prepared: Any, folder: Path, rounds: int, cpus: float) -> tuple[float
 def measure(turns: int, rounds: int, cpus: float) -> dict[str, Any]:
     from importlib import metadata
 
-    prepared, machine = prepared_setting()
+    prepared, machine = synthetic()
     found: dict[str, list[tuple[float, float]]] = {"fedskip": [], "flower": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

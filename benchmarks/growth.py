@@ -3,24 +3,27 @@
     python benchmarks/growth.py measure --device cuda --jobs 6 --out growth.json
     python benchmarks/growth.py plot growth.json --out docs/growth.svg
 
-    python benchmarks/growth.py measure --device cuda --only size --out growth.json   # one of three panels
-    python benchmarks/growth.py measure --quick --seconds 0.2 --out quick.json        # does it run at all?
+    python benchmarks/growth.py measure --device cuda --only size --out growth.json  # one panel
+    python benchmarks/growth.py measure --quick --seconds 0.2 --out quick.json    # does it run?
 
-A point is written as soon as it is measured, and what the file has already is not measured again: in parts
-or after a kill, the same command goes on. `--jobs` first compiles all points in parallel processes, which
-leave their kernels in TorchInductor's cache on disk, where the timed process finds them.
+A point is written as soon as it is measured, and what the file has already is not measured again:
+in parts or after a kill, the same command goes on. `--jobs` first compiles all points in parallel
+processes, which leave their kernels in TorchInductor's cache on disk, where the timed process finds
+them.
 
-- rows: ms per client-step of `stacked` and of `plain` (benchmarks/plain.py). N rows are N/10 seeds of FedAvg
-  with a cohort of 10, as in `fedskip bench`: the CNN and the LSTM on a GPU, SYNTHETIC's perceptron on a CPU.
-- clients: ms per round of `stacked` with a cohort of 10 as the federation grows, and the most memory used
-  besides the data: of the GPU, or of the process on a CPU. A client has 50 grey images of 28 × 28, a visit 5
-  steps. SCAFFOLD keeps a row for each client that was visited, so its memory grows with the rounds played
-  until all were; `rounds` and `visited` say how far that went. Drawing and dealing the data is not timed.
-- size: ms per client-step of `stacked` with 10 rows and of `plain`, for the paper's CNN (without MOON's head)
-  with all widths multiplied.
+- rows: ms per client-step of `stacked` and of `plain` (benchmarks/plain.py). N rows are N/10 seeds
+  of FedAvg with a cohort of 10, as in speed.py: the CNN and the LSTM on a GPU, SYNTHETIC's
+  perceptron on a CPU.
+- clients: ms per round of `stacked` with a cohort of 10 as the federation grows, and the most
+  memory used besides the data: of the GPU, or of the process on a CPU. A client has 50 grey images
+  of 28 × 28, a visit 5 steps. SCAFFOLD keeps a row for each client that was visited, so its memory
+  grows with the rounds played until all were; `rounds` and `visited` say how far that went. Drawing
+  and dealing the data is not timed.
+- size: ms per client-step of `stacked` with 10 rows and of `plain`, for the paper's CNN (without
+  MOON's head) with all widths multiplied.
 
-The numbers in the figure are plain / stacked: where they fall below 1, stacking no longer pays. Contestants
-take turns; each number is the median of three turns after one that warms up.
+The numbers in the figure are plain / stacked: where they fall below 1, stacking no longer pays.
+Contestants take turns; each number is the median of three turns after one that warms up.
 """
 
 from __future__ import annotations
@@ -47,21 +50,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fedskip.bench import cases
-from fedskip.bench import contestants as bench
-from fedskip.bench.measure import SECONDS
+import speed
 from fedskip.config import Tree, build
 from fedskip.data.random_data import images
 from fedskip.errors import InputError
 from fedskip.files import write_text
-from fedskip.study.machine import arithmetic_of, resolve_device
+from fedskip.study.machine import arithmetic_of, prepared_setting, resolve_device
 from fedskip.study.setting_plan import make_engine
 from fedskip.version import device_name, versions
+from speed import SECONDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# --- what is measured ----------------------------------------------------------------------------------
+# --- what is measured -----------------------------------------------------------------------------
 
 ROWS: dict[str, dict[str, tuple[int, ...]]] = {
     "cpu": {"synthetic": (10, 30, 100, 300)},
@@ -93,7 +95,7 @@ class WideCNN(nn.Sequential):
 @dataclass(frozen=True)
 class Point:
     panel: str
-    line: str  # a case of `fedskip bench`, or a method where the clients grow
+    line: str  # a case of speed.py, or a method where the clients grow
     at: int  # rows, clients or width
 
     def __str__(self) -> str:
@@ -104,14 +106,14 @@ class Point:
         """Equal for points that compile to the same code, which knows nothing of the clients."""
         return self.panel, self.line, 0 if self.panel == "clients" else self.at
 
-    def case(self) -> cases.Case:
+    def case(self) -> speed.Case:
         if self.panel == "clients":
             local = {"epochs": 1, "batch": 10}
             keys = {"partition": "iid", "clients": self.at, "model": "cnn-femnist", "local": local}
-            return cases.Case(keys, partial(drawn, self.at, IMAGES, 62, (1, 28, 28)), rounds=10)
-        case = cases.CASES[self.line]
+            return speed.Case(keys, partial(drawn, self.at, IMAGES, 62, (1, 28, 28)), rounds=10)
+        case = speed.CASES[self.line]
         if self.panel == "size":
-            visits = cases.visits(max(15, 150 // self.at))
+            visits = speed.visits(max(15, 150 // self.at))
             case = replace(
                 case, keys=case.keys | {"model": partial(WideCNN, self.at)}, on_gpu=visits, rounds=1
             )
@@ -139,7 +141,7 @@ def points(device: str, only: str | None, quick: bool) -> list[Point]:
     return [point for point in found if only in (None, point.panel)]
 
 
-# --- measuring -----------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 def measure(
@@ -156,9 +158,7 @@ def measure(
     stored = opened(out, given)
     done = {Point(p["panel"], p["line"], p["at"]) for p in stored["points"]}
     todo = [point for point in points(device, only, quick) if point not in done]
-    print(
-        f"{stored['machine']['device']}: {len(todo)} points to measure, {len(done)} in {out} already"
-    )
+    print(f"{stored['machine']['device']}: {len(todo)} points to measure, {len(done)} are in {out}")
     if jobs:
         precompile(todo, given, jobs)
     least = SECONDS[device] if seconds is None else seconds
@@ -191,7 +191,7 @@ def opened(out: Path, given: Keys) -> dict[str, Any]:
 
 
 def precompile(todo: Sequence[Point], given: Keys, jobs: int) -> None:
-    """Fill the cache on disk; a point that fails here is compiled, or fails, when it is measured."""
+    """Fill the cache on disk. A point that fails here is tried again when it is measured."""
     compiled = [point for point in todo if point.line != "lstm"]  # which is not compiled on a GPU
     distinct = {point.code: point for point in reversed(compiled)}.values()
     threads = max(1, (os.cpu_count() or 1) // jobs)
@@ -214,18 +214,18 @@ def compile_one(point: Point, given: Keys, threads: int) -> None:
     """Play a little of a point, which leaves its code in the cache."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
     _, keys = point.studies(given)
-    bench.stacked(*bench.setting_of(keys), point.case().rounds)()
+    speed.stacked(*prepared_setting(keys), point.case().rounds)()
 
 
 def steps_of_both(point: Point, given: Keys, least: float) -> dict[str, Any]:
     """ms per client-step."""
     short, long = point.studies(given)
-    prepared, machine = bench.setting_of(long)
+    prepared, machine = prepared_setting(long)
     contestants = {
-        "stacked": bench.contestant(bench.stacked(prepared, machine, point.case().rounds)),
-        "plain": bench.plain_contestant(bench.setting_of(short)[0]),
+        "stacked": speed.contestant(speed.stacked(prepared, machine, point.case().rounds)),
+        "plain": speed.plain_contestant(prepared_setting(short)[0]),
     }
-    ms = {who: 1000 / rate for who, rate in bench.take_turns(contestants, least).items()}
+    ms = {who: 1000 / rate for who, rate in speed.take_turns(contestants, least).items()}
     return {"x": prepared.task.layout.trainable if point.panel == "size" else point.at, "ms": ms}
 
 
@@ -233,11 +233,11 @@ def rounds_of(point: Point, given: Keys, least: float) -> dict[str, Any]:
     """ms per round, and memory."""
     _, keys = point.studies(given)
     left = torch.cuda.memory_allocated() if given["device"] == "cuda" else 0  # of the points before
-    prepared, machine = bench.setting_of(keys)
+    prepared, machine = prepared_setting(keys)
     runs = list(prepared.runs())
-    play = bench.once(make_engine(prepared, machine, runs), runs, point.case().rounds)
+    play = speed.once(make_engine(prepared, machine, runs), runs, point.case().rounds)
     forget_peak(prepared.device)
-    rate = bench.take_turns({"stacked": bench.contestant(play)}, least)["stacked"]
+    rate = speed.take_turns({"stacked": speed.contestant(play)}, least)["stacked"]
     samples = prepared.dataset.samples
     x, y = samples.take(torch.arange(1))
     data = len(samples) * (x.nbytes + y.nbytes)
@@ -275,14 +275,17 @@ def commit() -> str | None:
     return found.stdout.strip() or None
 
 
-# --- the figure ----------------------------------------------------------------------------------------
+# --- the figure -----------------------------------------------------------------------------------
 
 # as in docs/slots.svg: mid-tones only, and no background, readable on a light and on a dark page
 GREY, COLOURS = "#76818d", ("#3b82f6", "#e8762d", "#2f9e58")
 STYLE: dict[Any, Any] = {
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY),
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY
+    ),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
-    "axes.spines.top": False, "grid.color": GREY, "grid.alpha": 0.2, "legend.frameon": False, "font.size": 10,
+    "axes.spines.top": False, "grid.color": GREY, "grid.alpha": 0.2, "legend.frameon": False,
+    "font.size": 10,
     "svg.hashsalt": "fedskip", "svg.fonttype": "none",
 }  # fmt: skip
 LABELS = {
@@ -340,7 +343,8 @@ def draw(axes: Axes, panel: str, found: list[dict[str, Any]]) -> None:
             continue
         for at, fast, slow in zip(x, ms["stacked"], ms["plain"], strict=True):
             axes.annotate(
-                f"{slow / fast:.2g}×" if slow < 100 * fast else f"{slow / fast:.0f}×", (at, fast), (2, -11),
+                f"{slow / fast:.2g}×" if slow < 100 * fast else f"{slow / fast:.0f}×", (at, fast),
+                (2, -11),
                 textcoords="offset points", fontsize=8, color=colour,
             )  # fmt: skip
     tidy(axes)
@@ -382,10 +386,11 @@ def short(number: float, _: int = 0) -> str:
 def caption(stored: dict[str, Any]) -> str:
     machine, days = stored["machine"], sorted({p["date"] for p in stored["points"]})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return f"{machine['device']}, {machine['precision']}, torch {machine['torch']}, {when}; × is plain / stacked"
+    where = f"{machine['device']}, {machine['precision']}, torch {machine['torch']}"
+    return f"{where}, {when}; × is plain / stacked"
 
 
-# --- the command line ----------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
 def main() -> None:

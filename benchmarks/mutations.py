@@ -1,11 +1,12 @@
-"""Do the tests notice small mistakes? Changes a source file in one place, runs its tests, and lists what they miss.
+"""Do the tests notice small mistakes? Changes a source file, runs its tests, lists what they miss.
 
     python benchmarks/mutations.py                                       # 12 mutations of the core
     python benchmarks/mutations.py --sample 40 --seed 7 src/fedskip/records
 
-A mutation turns a comparison (< becomes <=), an operator (+ becomes -), a number (n becomes n + 1), a truth value,
-or `and` and `or`. `src/fedskip/ROOM/NAME.py` is tested by `tests/ROOM/test_NAME.py`, or by all of `tests/ROOM`. The
-source is changed in a copy. A mutation that survives is a test that is missing, or one that changes nothing.
+A mutation turns a comparison (< becomes <=), an operator (+ becomes -), a number (n becomes n + 1),
+a truth value, or `and` and `or`. `src/fedskip/ROOM/NAME.py` is tested by `tests/ROOM/test_NAME.py`,
+or by all of `tests/ROOM`. The source is changed in a copy. A mutation that survives is a test that
+is missing, or one that changes nothing.
 """
 
 import argparse
@@ -24,8 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ["methods", "federation", "engine", "contract", "rng.py"]
 SECONDS = 600  # after which tests count as having noticed
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.And: ast.Or,
+    ast.Or: ast.And,
 }  # fmt: skip
 
 
@@ -87,7 +90,11 @@ def main() -> None:
     chosen = parser.parse_args()
     roots = [path.resolve() for path in chosen.paths]
     roots = roots or [ROOT / "src/fedskip" / name for name in CORE]
-    files = [file for root in roots for file in ([root] if root.is_file() else sorted(root.rglob("*.py")))]  # fmt: skip
+    files = [
+        file
+        for root in roots
+        for file in ([root] if root.is_file() else sorted(root.rglob("*.py")))
+    ]
     trees = {file: ast.parse(file.read_text()) for file in files if tests_of(file)}
     places = [(file, i) for file in trees for i, _ in enumerate(mutations(trees[file]))]
     sample = random.Random(chosen.seed).sample(places, min(chosen.sample, len(places)))

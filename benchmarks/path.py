@@ -1,10 +1,11 @@
-"""How much of the code a study passes through: the functions and files that run, counted with `sys.setprofile`.
+"""How much of the code a study passes through: the functions and files that run.
 
     python benchmarks/path.py                # the table; about a minute
     python benchmarks/path.py run --list     # one row, with the functions by file
 
-It measures the fedskip that Python imports: set PYTHONPATH to measure another source tree. A function counts once,
-however often it is called. Bodies of modules and classes, lambdas and comprehensions do not count. Data is made up here.
+It counts with `sys.setprofile`. PYTHONPATH chooses which source tree is measured.
+A function counts once, however often it is called. Bodies of modules and classes, lambdas and
+comprehensions do not count. Data is made up here.
 """
 
 import argparse

@@ -1,27 +1,29 @@
-"""Seconds per round of fedskip and of other simulators, side by side in one process on the same images.
+"""Seconds per round of fedskip and of other simulators, in one process and on the same images.
 
-The set-up is pfl-research's own CIFAR-10 benchmark (`pfl-cifar10` of `fedskip bench`) with random pixels:
-1000 clients of 50 images, a cohort of 50, one epoch in batches of 10, SGD at 0.1, and the average as the new
-model.
+The set-up is pfl-research's own CIFAR-10 benchmark (`pfl-cifar10` of speed.py) with random pixels:
+1000 clients of 50 images, a cohort of 50, one epoch in batches of 10, SGD at 0.1, and the average
+as the new model.
 
     pip install -e . pfl fedlab torchvision     # a peer that is missing is named and left out
     python benchmarks/peers.py --device cuda
     python benchmarks/peers.py --device cuda --precision fp32
     python benchmarks/peers.py --clients 100 --cohort 10
-    python benchmarks/peers.py --case synthetic     # and Flower's simulation: see flower_simulation.py
+    python benchmarks/peers.py --case synthetic  # and Flower's simulation: see flower_simulation.py
 
-The contestants take turns, and each number is the median of three turns after one that warms up. The last
-line printed is a JSON object. What is the same for all, and what is not:
+The contestants take turns, and each number is the median of three turns after one that warms up.
+The last line printed is a JSON object. What is the same for all, and what is not:
 
 - All have their data on the device, the same precision, no privacy, no evaluation and no logging.
-- Only fedskip repeats its bits (`deterministic: true`), with a dropout of its own; the others have torch's.
-- On a CPU pfl and FedLab play with one torch thread and with all; `plain` and each worker of `loop` have one.
-  Other work on the machine slows many threads far more than one, so use an idle machine.
+- Only fedskip repeats its bits (`deterministic: true`), with a dropout of its own; the others have
+  torch's.
+- On a CPU pfl and FedLab play with one torch thread and with all; `plain` and each worker of `loop`
+  have one. Other work on the machine slows many threads far more than one, so use an idle machine.
 - pfl takes every client's images in one order, as it always does; the others shuffle them.
-- FedLab's `DataLoader` is replaced by indexing on the device, as in `plain`, which is faster. That its models
-  travel through the host's memory is its own design.
+- FedLab's `DataLoader` is replaced by indexing on the device, as in `plain`, which is faster. That
+  its models travel through the host's memory is its own design.
 - pfl runs in one process. Its guide lets several share a GPU, which is not measured here.
-- Flower has a case of its own: its simulation owns its processes, so it takes turns only as a whole.
+- Flower has a case of its own: its simulation owns its processes, so it takes turns only as a
+  whole.
 """
 
 from __future__ import annotations
@@ -45,16 +47,15 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import flower_simulation
-from fedskip.bench import contestants as bench
-from fedskip.bench.cases import CASES, PflCNN
-from fedskip.bench.contestants import Once, contestant, once
-from fedskip.bench.measure import SECONDS
+import speed
 from fedskip.data.random_data import images
 from fedskip.engine import Local, Loop
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
 from fedskip.errors import InputError
+from fedskip.study.machine import prepared_setting
 from fedskip.version import versions
 from plain import fedavg_round
+from speed import CASES, SECONDS, Once, PflCNN, contestant, once
 
 IMAGES = 50  # of each client
 
@@ -157,7 +158,7 @@ PEERS = {"pfl": pfl, "fedlab": fedlab}
 
 
 def check(peer: Peer, steps: int, local: Local) -> None:
-    """Play a round and see that it takes so many client-steps and changes all of the global model."""
+    """Play a round: it takes so many client-steps and changes all of the global model."""
     before = [p.detach().clone() for p in peer.model.parameters()]
     rates: list[float] = []
     hook = register_optimizer_step_post_hook(
@@ -178,7 +179,7 @@ def rounds(peer: Peer, steps: int, precision: str, threads: int) -> Once:
     def play() -> tuple[int, int]:
         with arithmetic.kernels(), torch_threads(threads):
             peer.play()
-        bench.synchronize(next(peer.model.parameters()).device)
+        speed.synchronize(next(peer.model.parameters()).device)
         return steps, 0
 
     return play
@@ -196,13 +197,14 @@ def main(
     """The last line printed is a JSON object."""
     case = replace(CASES["pfl-cifar10"], data=partial(images, clients, IMAGES), cohort=cohort)
     keys = case.study(cohort, clients=clients, device=device, precision=precision)
-    prepared, machine = bench.setting_of(keys)
+    prepared, machine = prepared_setting(keys)
     task, local = prepared.task, prepared.setting.local
-    workers = bench.setting_of(keys | {"engine": "loop"})[1].workers
+    workers = prepared_setting(keys | {"engine": "loop"})[1].workers
     steps = cohort * local.steps(IMAGES)
     least = SECONDS[device] if seconds is None else seconds
     print(
-        f"{machine.device_name}, {machine.precision}, {bench.TURNS} turns of {least:g} s, client-steps/s:"
+        f"{machine.device_name}, {machine.precision}, {speed.TURNS} turns of {least:g} s, "
+        "client-steps/s:"
     )
 
     parts = prepared.division(0).clients
@@ -228,8 +230,8 @@ def main(
     contestants["loop"] = once(Loop(task), list(prepared.runs()))
     if workers > 1:
         contestants[f"loop_{workers}_workers"] = once(Loop(task, workers), list(prepared.runs()))
-    contestants["stacked"] = bench.stacked(prepared, machine, rounds=1)
-    rates = bench.take_turns({name: contestant(play) for name, play in contestants.items()}, least)
+    contestants["stacked"] = speed.stacked(prepared, machine, rounds=1)
+    rates = speed.take_turns({name: contestant(play) for name, play in contestants.items()}, least)
     found = {name: steps / rate for name, rate in rates.items()}
     print("seconds per round: " + "  ".join(f"{name} {each:.4f}" for name, each in found.items()))
     result = {

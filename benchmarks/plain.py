@@ -1,8 +1,8 @@
-"""FedAvg as anyone would write it by hand in PyTorch: the base of every speed ratio in this project.
+"""FedAvg as anyone would write it in PyTorch: the base of every speed ratio in this project.
 
-Nothing here comes from fedskip. One model after another, one torch thread, tensors indexed by a random
-permutation (leaner than a DataLoader, which would only flatter us), `torch.optim.SGD`, and an average of
-state dicts at the end of the round.
+Nothing here comes from fedskip. One model after another, one torch thread, tensors indexed by a
+random permutation (leaner than a DataLoader, which would only flatter us), `torch.optim.SGD`, and
+an average of state dicts at the end of the round.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def fedavg_round(
     data: list[tuple[torch.Tensor, torch.Tensor]],
     **local: float | int | None,
 ) -> int:
-    """One round over the clients in `data`; updates `model` and gives the number of client-steps."""
+    """One round over the clients in `data`; updates `model`, gives the number of client-steps."""
     total = sum(len(x) for x, _ in data)
     average: dict[str, torch.Tensor] = {}
     steps = 0

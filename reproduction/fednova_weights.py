@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedskip.bench.contestants import setting_of
 from fedskip.engine.local import momentum_sum
 from fedskip.federation import Run
+from fedskip.study.machine import prepared_setting
 from fedskip.study.prepare import Prepared
 from reproduction.columns import compared
 
@@ -41,7 +41,7 @@ def weights(prepared: Prepared, run: Run, round: int) -> float:
 def rows(name: str) -> list[dict[str, Any]]:
     """Those of a setting, seed by seed."""
     keys: dict[str, Any] = dict(compared()[name].keys)
-    prepared, _ = setting_of(keys | {"methods": "fednova", "engine": "loop", "device": "cpu"})
+    prepared, _ = prepared_setting(keys | {"methods": "fednova", "engine": "loop", "device": "cpu"})
     return [
         {
             "setting": name,

@@ -33,10 +33,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedskip.bench.contestants import setting_of
 from fedskip.federation import Run, train
 from fedskip.models.losses import Measure
 from fedskip.rng import stream
+from fedskip.study.machine import prepared_setting
 from fedskip.study.prepare import Prepared
 from fedskip.study.setting_plan import make_engine
 
@@ -125,7 +125,7 @@ def audit(
     name: str, keys: dict[str, Any], label: str, rounds: int, period: int
 ) -> list[dict[str, Any]]:
     """One method: rows of all seeds together, then of each alone."""
-    prepared, machine = setting_of(SETTINGS[name] | keys | {"rounds": rounds})
+    prepared, machine = prepared_setting(SETTINGS[name] | keys | {"rounds": rounds})
     runs = list(prepared.runs())
     engine = make_engine(prepared, machine, runs)
     seen: dict[int, list[Guess]] = {ago: [] for ago in range(1, period)}

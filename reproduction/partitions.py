@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedskip.bench.contestants import setting_of
 from fedskip.data.partitions import partition
+from fedskip.study.machine import prepared_setting
 from fedskip.study.prepare import Prepared
 from reproduction.columns import Column, Studies, columns
 
@@ -22,7 +22,7 @@ FIGURE3 = ("table2/cifar10-iid", "table2/cifar10-beta1", "table2/cifar10-beta0.5
 def prepared(column: Column, seed: int, methods: str = "fedavg") -> Prepared:
     """A column as fedskip prepares it for one seed: data, clients and model. Needs the data set."""
     keys: dict[str, Any] = {"methods": methods, "seeds": [seed], "engine": "loop", "device": "cpu"}
-    return setting_of(_written(column) | keys)[0]
+    return prepared_setting(_written(column) | keys)[0]
 
 
 def _written(column: Column) -> dict[str, Any]:

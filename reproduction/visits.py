@@ -30,12 +30,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from fedskip.bench.contestants import setting_of
 from fedskip.engine import Job, Loop
 from fedskip.engine.loop import Trainer
 from fedskip.engine.task import Task
 from fedskip.federation import train
-from fedskip.study.machine import Machine
+from fedskip.study.machine import Machine, prepared_setting
 from fedskip.study.prepare import Prepared
 from reproduction.columns import columns
 
@@ -137,7 +136,7 @@ def watched(
         keys["cohort"] = cohort
     if clip is not None:
         keys["local"] = keys["local"] | {"clip": clip}
-    prepared, machine = setting_of(keys)
+    prepared, machine = prepared_setting(keys)
     prepared = swapped(prepared, instead) if instead else prepared
     engine, runs = Watched(prepared, machine, name), list(prepared.runs())
     for run, _ in train(engine, runs, rounds):

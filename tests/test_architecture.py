@@ -23,14 +23,13 @@ SOURCE = ROOT / "src" / "fedskip"
 # From the ground up: a room may import those before it. Top-level modules are rooms of their own.
 ROOMS = [
     "version", "errors", "files", "parsing", "rng", "kernels", "models", "data", "methods", "engine", "federation", "config",
-    "records", "report", "cluster", "contract", "study", "bench", "flower", "cli",
+    "records", "report", "cluster", "contract", "study", "flower", "cli",
 ]  # fmt: skip
 # Modules that import by name, where no reader of the syntax can see what.
 DYNAMIC = {
     "",  # what users ask the package for; tests/test_package.py knows it
     "parsing.user_code",  # a user's own module, if a study or a command names one
     "methods.grammar",  # every file of its own folder
-    "bench.contestants",  # benchmarks/plain.py, which is no part of the package
 }
 
 

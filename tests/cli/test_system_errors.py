@@ -50,7 +50,6 @@ def test_commands_end_in_one_line(monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "out.pt")
 
-    monkeypatch.setattr("fedskip.cli.commands.bundled", full, raising=False)
     monkeypatch.setattr("fedskip.config.bundled.find", full)
     assert call("show", "quickstart") == (
         2,

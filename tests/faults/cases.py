@@ -3,10 +3,11 @@
 A file in corpus/ is a list of cases:
 
     - name: negative-beta              # unique in its file
-      given: [toy]                     # what lies in the folder to begin with: functions of given.py
+      given: [toy]                     # what lies in the folder to begin with: functions of
+      given.py
       files: {study.yaml: "..."}       # texts that are written there
-      before: |                        # Python that is run there before; what it leaves must not be lost
-        Path("out/history.csv").write_text("")
+      before: |                        # Python that is run there before; what it leaves must not be
+        lost Path("out/history.csv").write_text("")
       fedskip: run study.yaml          # the command that is judged; or
       python: |                        # Python that is judged; an InputError is a refusal
         Study(...).run()
@@ -14,7 +15,8 @@ A file in corpus/ is a list of cases:
       says: [partition.beta, "> 0"]    # what the refusal must mention
       needs: pyarrow                   # a package without which it is skipped
       env: {HOME: null}                # variables that are set or, with null, not
-      fault: {calls: write, part: history.csv, at: 2, how: fail, error: ENOSPC}  # see `_arm` in player.py
+      fault: {calls: write, part: history.csv, at: 2, how: fail, error: ENOSPC}  # see `_arm` in
+      player.py
 """
 
 from __future__ import annotations

@@ -167,7 +167,9 @@ def write(name="f.parquet", n=80, **columns):
 
 
 def parquet(folder: Path) -> None:
-    """write.py: `write(...)` makes f.parquet, FEMNIST as the hub has it, with columns that one may bend."""
+    """write.py: `write(...)` makes f.parquet, FEMNIST as the hub has it, with columns that one may
+    bend.
+    """
     (folder / "write.py").write_text(WRITE)
 
 
@@ -177,7 +179,9 @@ def pool(folder: Path) -> None:
 
 
 def own(folder: Path) -> None:
-    """own.py: `toy`, a data set that one may bend, and `run`, a study in which anything may be one's own."""
+    """own.py: `toy`, a data set that one may bend, and `run`, a study in which anything may be
+    one's own.
+    """
     (folder / "own.py").write_text(OWN)
 
 

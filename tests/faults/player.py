@@ -1,6 +1,8 @@
-"""Plays cases: a process that has imported everything forks a child for each, in a folder of its own.
+"""Plays cases: a process that has imported everything forks a child for each, in a folder of its
+own.
 
-Forking saves the seconds that an import of torch takes. The child's memory is limited; so is its time.
+Forking saves the seconds that an import of torch takes. The child's memory is limited; so is its
+time.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ class Player:
         )
 
     def play(self, folder: Path, **what: Any) -> Ended:
-        """Run `fedskip` (arguments) or `python` (code) in a folder; `before` it, code that is not judged.
+        """Run `fedskip` (arguments) or `python` (code) in a folder; `before` it, code that is not
+        judged.
 
         `fault`: what `_arm` takes. `limit`: seconds after which it is killed.
         """
@@ -113,11 +116,10 @@ def serve(warm: bool = False) -> None:
     import matplotlib.backends.backend_svg
     import torch._dynamo
 
-    import fedskip.bench.measure
     import fedskip.cli
-    import fedskip.cli.screen
     import fedskip.cli.stopping
     import fedskip.report.figures
+    import fedskip.report.findings
     import fedskip.study
 
     if warm:

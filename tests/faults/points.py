@@ -1,7 +1,7 @@
 """A study that dies at chosen or random moments, goes on, and what it must then be equal to.
 
-faults.c is built by `library`; a `Player` that preloads it has warmed up on a study, so that one takes a
-second.
+faults.c is built by `library`; a `Player` that preloads it has warmed up on a study, so that one
+takes a second.
 """
 
 from __future__ import annotations

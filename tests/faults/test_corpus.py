@@ -7,7 +7,8 @@ import pytest
 from faults.cases import cases
 from faults.player import FINE
 
-SAMPLE = 16  # of so many cases one is tried in every run of the tests; all are with -m "slow or not slow"
+# of so many cases one is tried in every run of the tests; all are with -m "slow or not slow"
+SAMPLE = 32
 
 
 def params() -> list:

@@ -120,7 +120,10 @@ def read_file(content: str, folder: Path) -> None:
 def fuzz(
     read: Callable[..., None], given_: Any, examples: int, note: Callable[..., None], area: str
 ) -> None:
-    """Read many; each is refused by an `InputError` or accepted. The number is noted for the table."""
+    """Read many; each is refused by an `InputError` or accepted.
+
+    The number is noted for the table.
+    """
     tried = 0
 
     @settings(

@@ -1,4 +1,6 @@
-"""A study that is killed at random moments, again and again, goes on to the same bits; files are whole."""
+"""A study that is killed at random moments, again and again, goes on to the same bits; files are
+whole.
+"""
 
 import json
 import random
@@ -61,7 +63,7 @@ def test_many_kills(killed, record_property):
     kill(killed, record_property, killed[-1], seed=1)
 
 
-# --- commands that write one thing ---------------------------------------------------------------------
+# --- commands that write one thing ----------------------------------------------------------------
 
 REPORT = ("report", "out", "--to", "page", "--csv", "--latex", "--markdown")
 MODEL = "out/models/toy.FedAvg.s0.best.safetensors"
@@ -102,7 +104,9 @@ def finished(preloaded, tmp_path_factory):
 
 
 def contents(path):
-    """Files under a path, but for those whose names begin with a dot: nobody takes them for results."""
+    """Files under a path, but for those whose names begin with a dot: nobody takes them for
+    results.
+    """
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     return {
         str(file.relative_to(path.parent)): file.read_bytes()
@@ -112,7 +116,9 @@ def contents(path):
 
 
 def without_dates(found):
-    """SVG files and pages hold random names, and models are pickled with none: sizes of those will do."""
+    """SVG files and pages hold random names, and models are pickled with none: sizes of those will
+    do.
+    """
     return {
         name: len(content) if name.endswith((".svg", ".html")) else content
         for name, content in found.items()

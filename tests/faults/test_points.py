@@ -11,7 +11,8 @@ from faults.player import FINE
 from faults.points import LONGER, RESUME, RUN, TWO, World, promised, seen
 
 SAMPLE = 96  # of so many points one is tried in every run of the tests
-# name -> the keys that the study has besides, the command that was run before it, and the one that dies
+# name -> the keys that the study has besides, the command that was run before it, and the one that
+# dies
 STUDIES = {
     "run": ({"engine": "stacked"}, None, RUN),
     "two settings": ({"settings": TWO, "engine": "loop"}, None, RUN),

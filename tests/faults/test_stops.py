@@ -1,4 +1,6 @@
-"""A study that is sent a signal ends within its grace, wherever it hangs, and goes on to the same bits."""
+"""A study that is sent a signal ends within its grace, wherever it hangs, and goes on to the same
+bits.
+"""
 
 import signal
 import time
@@ -67,7 +69,9 @@ HERE, SEVERAL = (pytest.mark.parametrize("world", [n], indirect=True) for n in (
 
 
 def stop(world, record_property, case, number):
-    """Send a signal where the study hangs, and see that it ends in time, with a line, and loses nothing."""
+    """Send a signal where the study hangs, and see that it ends in time, with a line, and loses
+    nothing.
+    """
     one, undisturbed = world
     makes, says = case
     folder, arguments = one.fresh(), (*RUN, "--grace", str(GRACE))
@@ -99,7 +103,9 @@ def test_a_signal_ends_a_study_that_hangs(world, where, record_property):
     "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
 )
 def test_a_study_in_several_processes_ends_too(world, number, record_property):
-    """Both of them send the signal, as where a queue sends it to all that it knows of: it counts once."""
+    """Both of them send the signal, as where a queue sends it to all that it knows of: it counts
+    once.
+    """
     stop(world, record_property, APART, number)
 
 

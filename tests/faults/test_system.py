@@ -1,4 +1,6 @@
-"""What the system refuses a study is said in one line, with the way on; and that ends in the same bits."""
+"""What the system refuses a study is said in one line, with the way on; and that ends in the same
+bits.
+"""
 
 import re
 import zlib
@@ -14,7 +16,9 @@ ERRORS = ("ENOSPC", "EIO", "EDQUOT", "EROFS", "EACCES", "EMFILE", "ESTALE", "EPE
 
 @pytest.fixture(scope="module")
 def study(preloaded, tmp_path_factory):
-    """A study, the points where the system may refuse it something, and what comes out if it does not."""
+    """A study, the points where the system may refuse it something, and what comes out if it does
+    not.
+    """
     world = World(preloaded, tmp_path_factory.mktemp("system"), engine="loop")
     folder = world.fresh()
     points = world.fine(folder, *RUN, fault={}).points

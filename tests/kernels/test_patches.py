@@ -70,6 +70,7 @@ def test_patches_are_convolutions() -> None:
         torch.testing.assert_close(found, theirs[name], rtol=1e-10, atol=1e-10, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 def test_patches_compile() -> None:
     """Torch's compiler gives other strides to what is on the way, and some views are none there."""

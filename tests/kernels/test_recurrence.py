@@ -148,6 +148,7 @@ def test_nan_shows_in_its_model_and_in_no_other() -> None:
         assert gradient[[0, 2]].isfinite().all()
 
 
+@pytest.mark.slow
 def test_compiled_code_knows_the_tiles(emulated: Any, monkeypatch: Any, tmp_path: Path) -> None:
     """Shapes follow from them, and torch keeps compiled code on disk.
 

@@ -78,3 +78,8 @@ def test_what_is_no_table_is_refused_by_file_line_and_column(
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(InputError, match=message):
         Table.read(tmp_path / "t.csv", filled=("run",), whole=True)
+
+
+def test_a_seed_may_have_thirty_digits() -> None:
+    seeds = [0, 10**30]
+    assert list(Table(("seed",), [{"seed": seed} for seed in seeds]).frame()["seed"]) == seeds

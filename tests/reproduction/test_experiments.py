@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedskip.bench.contestants import setting_of
 from fedskip.methods import FedNova
+from fedskip.study.machine import prepared_setting
 from reproduction import evidence_tables, fednova_weights, membership, sigmoid
 from reproduction.visits import watched
 
@@ -48,7 +48,7 @@ def test_clipped_gradients_and_fewer_slots() -> None:
 
 def test_fednovas_weights_are_those_of_its_merge() -> None:
     """Where every slot has moved by 1, FedNova moves by the sum of its weights, with the routes' own a."""
-    prepared, _ = setting_of(
+    prepared, _ = prepared_setting(
         {"data": "synthetic", "cohort": 4, "methods": "fednova", "seeds": [2], "rounds": 3}
     )
     [run] = prepared.runs()

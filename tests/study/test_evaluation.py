@@ -28,7 +28,7 @@ def test_summary_numbers(tmp_path: Path) -> None:
     assert row["full_test"] == pytest.approx(accuracy[-1])
 
 
-@pytest.mark.parametrize(("engine", "processes"), [("loop", 1), ("stacked", 1), ("stacked", 2)])
+@pytest.mark.parametrize(("engine", "processes"), [("loop", 1), ("stacked", 2)])
 def test_divergence_stops_one_run_also_after_a_resume(
     tmp_path: Path, engine: str, processes: int
 ) -> None:

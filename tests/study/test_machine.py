@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from fedskip import FedAvg, InputError
-from fedskip.bench.cases import CASES
-from fedskip.bench.contestants import setting_of
 from fedskip.config import Tree, build
 from fedskip.models.stackable import KERNELS
 from fedskip.records.folder import Folder
-from fedskip.study.machine import Machine
+from fedskip.study.machine import Machine, prepared_setting
 from fedskip.version import device_name
+from speed import CASES
 from studies import Halved, study
 
 
@@ -23,7 +22,7 @@ def test_without_a_compiler_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = CASES["synthetic"].study(10, device="cpu")
-    spec, (prepared, _) = build(Tree(keys)), setting_of(keys)
+    spec, (prepared, _) = build(Tree(keys)), prepared_setting(keys)
     for found in (False, True):
         monkeypatch.setattr("fedskip.study.machine.has_compiler", lambda found=found: found)
         assert Machine.of(spec, prepared).compile == found
@@ -63,7 +62,7 @@ def test_threads_share_one_process(tmp_path: Path) -> None:
 
 def test_the_edition_of_our_kernels_is_noted() -> None:
     """A study does not go on with another one; nor does one of the first, which was noted as True."""
-    _, machine = setting_of(CASES["synthetic"].study(10, device="cpu"))
+    _, machine = prepared_setting(CASES["synthetic"].study(10, device="cpu"))
     assert machine.facts()["kernels"] is False
     assert replace(machine, kernels=True).facts()["kernels"] == KERNELS > 1
 

@@ -88,6 +88,7 @@ def test_over_both_nodes_one_of_which_is_killed(tmp_path: Path, two: Nodes, plai
     assert record["record"]["settings"]["a"]["machine"]["processes"] == 2
 
 
+@pytest.mark.slow
 def test_resume_without_a_cluster(tmp_path: Path, two: Nodes, plain: Path) -> None:
     """And what one began here goes on there."""
 
@@ -123,6 +124,7 @@ def test_what_is_refused_before_anything_is_written(tmp_path: Path, two: Nodes) 
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_data_that_a_node_lacks_are_sent(
     tmp_path: Path, two: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +164,7 @@ def test_data_that_a_node_lacks_are_sent(
         assert_same(made.out, here)
 
 
+@pytest.mark.slow
 def test_weights_are_found_from_where_one_is(tmp_path: Path, two: Nodes) -> None:
     """Not from where the nodes were started."""
     torch.save(Net().state_dict(), tmp_path / "w.pt")

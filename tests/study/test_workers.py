@@ -105,7 +105,7 @@ def test_time_goes_on_while_another_process_compiles() -> None:
 
 def test_results_agree_and_bits_repeat(tmp_path: Path) -> None:
     for name, processes in (("one", 1), ("three", 3), ("again", 3), ("many", 99)):
-        study(tmp_path / name, engine="stacked", processes=processes).run()
+        study(tmp_path / name, engine="stacked", processes=processes, rounds=3).run()
     assert bits(tmp_path / "three") == bits(tmp_path / "again")
     assert numbers(tmp_path / "three") == numbers(tmp_path / "again")
     one = models(tmp_path / "one")
@@ -118,7 +118,7 @@ def test_results_agree_and_bits_repeat(tmp_path: Path) -> None:
 def test_where_a_group_trains_does_not_change_its_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {"engine": "stacked", "processes": 2, "checkpoint_every": 3}
+    keys = {"engine": "stacked", "processes": 2, "checkpoint_every": 2, "rounds": 3}
     study(tmp_path / "apart", **keys).run()
     monkeypatch.setattr("fedskip.study.train.Forked", InProcess)
     study(tmp_path / "here", **keys).run()
@@ -130,11 +130,11 @@ def test_resume_keeps_the_number_of_processes(
 ) -> None:
     """It shapes the bits, so a machine with more cores goes on with the old one."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    study(tmp_path / "whole", engine="stacked", checkpoint_every=2, rounds=6).run()
-    study(tmp_path / "parts", engine="stacked", checkpoint_every=2, rounds=4).run()
+    keys = {"engine": "stacked", "checkpoint_every": 1, "methods": "fedavg, fedskip(period=2)"}
+    study(tmp_path / "whole", rounds=3, **keys).run()
+    study(tmp_path / "parts", rounds=2, **keys).run()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    begun = study(tmp_path / "parts", engine="stacked", checkpoint_every=2, rounds=4)
-    begun.resume(rounds=6)
+    study(tmp_path / "parts", rounds=2, **keys).resume(rounds=3)
     record = yaml.safe_load((tmp_path / "parts" / "study.yaml").read_text())["record"]
     [setting] = record["settings"].values()
     assert setting["machine"]["processes"] == 2
@@ -156,7 +156,8 @@ def test_nobody_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Process, "__init__", noted)
     monkeypatch.setattr("fedskip.study.train.save_checkpoint", fail)
-    broken = study(tmp_path / "out", engine="stacked", processes=2)
+    few = {"methods": "fedavg, scaffold", "rounds": 1}
+    broken = study(tmp_path / "out", engine="stacked", processes=2, **few)
     with pytest.raises(KeyboardInterrupt):
         broken.run()
     assert len(held) == 2

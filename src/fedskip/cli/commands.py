@@ -1,12 +1,13 @@
-"""The command line: how it starts and ends, and the commands list, show, export and bench."""
+"""The command line: how it starts and ends, and the commands `list`, `show` and `export`."""
 
 import dataclasses
 import inspect
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from fedskip.cli import data, federation, output, studies
@@ -16,38 +17,63 @@ from fedskip.errors import InputError, shorten
 from fedskip.parsing.yaml_text import read_text
 from fedskip.version import __version__
 
+UsageError: Any = typer.BadParameter.__bases__[0]  # of click, which newer typers contain
+
 
 class Commands(TyperGroup):
     """Commands that print an expected error as one line, without a traceback."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        code = 0
         try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # `| head` has seen enough
-            output.discard()
-            raise typer.Exit(1) from None
-        except (InputError, OSError, MemoryError, RuntimeError) as error:
-            if isinstance(error, InputError):
-                message = error.message(flags=True)
-            elif reason := explain(error):
-                message = shorten(f"{sentences(*reason)}.", 500)
-            else:
-                raise
-            typer.secho(f"error: {message}", fg="red", err=True)
-            raise typer.Exit(2) from None
+            code = super().main(*args, **{**options, "standalone_mode": False}) or 0
+            sys.stdout.flush()
+        except Exception as error:
+            code = code or report_error(error)
+        sys.exit(code)
+
+
+def report_error(error: Exception) -> int:
+    """Print an expected error, and give the exit code. Raises any other."""
+    if isinstance(error, BrokenPipeError):  # `| head` has seen enough
+        return 1
+    if isinstance(error, typer.Abort):
+        return 130
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()  # type: ignore[attr-defined]
+        return 2
+    if isinstance(error, UsageError):
+        command = error.ctx.command_path if error.ctx else "fedskip"
+        message = f"{' '.join(error.format_message().split())} See: {command} --help"
+    elif isinstance(error, InputError):
+        message = error.message(flags=True)
+    elif reason := explain(error):
+        message = f"{sentences(*reason)}."
+    else:
+        raise error
+    typer.secho(f"error: {shorten(message, 1000)}", fg="red", err=True)
+    return 2
 
 
 app = typer.Typer(
     cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
     help="FedSkip, its baselines, and the studies that compare them.",
 )  # fmt: skip
-app.command()(studies.run)
-app.command()(studies.resume)
-app.command()(studies.extend)
-app.command()(report)
-app.command()(watch)
+for command in (studies.run, studies.resume, studies.extend, report, watch):
+    app.command()(command)
 app.add_typer(data.app, name="data")
 app.add_typer(federation.app, name="federation")
+
+
+def main() -> None:
+    output.prepare_streams()
+    try:
+        app()
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:  # Python would fail again as it ends
+            output.discard(1)
 
 
 def _version(wanted: bool) -> None:
@@ -59,36 +85,9 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None: ...
-
-
-def main() -> None:
-    output.prepare()
-    try:
-        code = app(standalone_mode=False)
-    except UsageError as error:
-        code = usage_error(error)
-    except typer.Abort:
-        code = 130
-    except OSError as error:  # --version and --help print before a command starts
-        code = output.failed(error)
-    sys.exit(output.flush(code if isinstance(code, int) else 0))
-
-
-UsageError: Any = typer.BadParameter.__bases__[0]  # of click, which newer typers contain
-
-
-def usage_error(error: Any) -> int:
-    """Say in one line what is wrong with the options, and give the exit code."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-    else:
-        command = error.ctx.command_path if error.ctx else "fedskip"
-        message = f"error: {' '.join(error.format_message().split())} See: {command} --help"
-        typer.secho(shorten(message, 500), fg="red", err=True)
-    return int(error.exit_code)
 
 
 @app.command("list")
@@ -123,7 +122,7 @@ def list_() -> None:
 
 @app.command()
 def show(
-    study: Annotated[str, typer.Argument(help="A bundled study, STUDY/SETTING or a file.")],
+    study: Annotated[str, Argument(help="A bundled study, STUDY/SETTING or a file.")],
 ) -> None:
     """Print a study as YAML, to read or to edit: fedskip show quickstart > mine.yaml."""
     from fedskip.cli.requested_study import refuse_unknown
@@ -150,50 +149,17 @@ def _first_line(thing: Any) -> str:
 
 @app.command()
 def export(
-    model: Annotated[
-        Path, typer.Argument(help="A trained model: OUT/models/RUN.best.safetensors.")
-    ],
-    out: Annotated[
-        Path, typer.Argument(help="The file to write: model.pt, .safetensors, .ts or .onnx.")
-    ],
+    model: Annotated[Path, Argument(help="A trained model: OUT/models/RUN.best.safetensors.")],
+    out: Annotated[Path, Argument(help="The file to write: model.pt, .safetensors, .ts or .onnx.")],
     module: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:CLASS", help="What builds it, for a custom model."),
+        str | None, Option(metavar="MODULE:CLASS", help="What builds it, for a custom model.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a trained model as a state_dict (.pt, .safetensors), TorchScript (.ts) or ONNX (.onnx)."""
+    """Write a trained model as a state_dict (.pt, .safetensors), TorchScript (.ts) or ONNX."""
     from fedskip.models.export import export
     from fedskip.models.weights import read_state
 
     export(model, out, module=module, force=force)
     state, _ = read_state(model)
     typer.echo(f"{out}: {len(state)} tensors, {sum(t.numel() for t in state.values()):,} numbers")
-
-
-@app.command()
-def bench(
-    name: Annotated[
-        str, typer.Argument(help="synthetic, cnn, cnn-femnist, lstm, resnet50 or pfl-cifar10.")
-    ],
-    rows: Annotated[
-        int, typer.Option(metavar="N", help="Models that train at the same time.")
-    ] = 100,
-    compile: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
-    device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N")] = "cpu",
-    precision: Annotated[str | None, typer.Option(metavar="fp32|tf32|bf16|fp64")] = None,
-    deterministic: Annotated[bool, typer.Option("--deterministic/--no-deterministic")] = True,
-    streams: Annotated[
-        int | None, typer.Option(metavar="N", help="CUDA streams; 0: all models together.")
-    ] = None,
-    processes: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes of the stacked engine.")
-    ] = None,
-) -> None:
-    """Measure the engines' client-steps per second against a plain PyTorch loop. The last line is JSON."""
-    from fedskip.bench.measure import measure
-
-    measure(
-        name, rows=rows, compile=compile, device=device,
-        precision=precision, deterministic=deterministic, streams=streams, processes=processes,
-    )  # fmt: skip

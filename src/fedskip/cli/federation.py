@@ -36,7 +36,7 @@ def local(
     A folder that was begun goes on from its last round.
     """
     _require_flower()
-    from fedskip.cli.folders import folder as named
+    from fedskip.cli.output import folder as named
     from fedskip.cli.requested_study import requested_study
     from fedskip.config import Places, Tree, assigned, build
     from fedskip.flower.config import FEDERATION
@@ -185,11 +185,11 @@ def _show_round(done: dict[str, Any]) -> None:
 
 
 def _show_results(folder: Path) -> None:
-    from fedskip.cli.screen import close
+    from fedskip.cli.output import show_results
     from fedskip.flower.config import RUN
     from fedskip.report.results import Results
 
-    close(Results.read(folder / RUN))
+    show_results(Results.read(folder / RUN))
 
 
 def _train(folder: Path, command: str, **options: Any) -> None:

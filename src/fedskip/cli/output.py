@@ -1,16 +1,23 @@
-"""What a command prints to: a terminal, a pipe or a file, which may be closed or full."""
+"""Where output goes: streams that may be closed or full, the folder of --out, the last table."""
+
+from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+from fedskip.errors import require
+
+if TYPE_CHECKING:
+    from fedskip.report.results import Results
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Make the standard streams usable.
 
-    A closed stream is replaced by the null device: else the next file to be opened would take its place. A
-    character that a terminal does not have is printed as a question mark.
+    A closed stream is replaced by the null device: else the next file to be opened would take its
+    place. A character that a terminal does not have is printed as a question mark.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -24,25 +31,26 @@ def prepare() -> None:
             stream.reconfigure(errors="replace")
 
 
-def discard(number: int = 1) -> None:
+def discard(number: int) -> None:
     """Send everything that is still written to this stream to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
-def flush(code: int) -> int:
-    """Write what is still in memory, and give the exit code."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
-        discard()
-        return code or 1
-    except OSError as error:
-        return failed(error)
-    return code
+def folder(text: str | None, option: str = "--out") -> Path | None:
+    """The folder of an option. An empty name, such as an unset shell variable, is refused."""
+    if text is None:
+        return None
+    require(option, bool(text.strip()), "must not be empty", text, "write . for this folder")
+    return Path(text)
 
 
-def failed(error: OSError) -> int:
-    """Say that nothing can be printed, and give the exit code."""
-    discard()
-    typer.secho(f"error: the output cannot be written: {error.strerror}", fg="red", err=True)
-    return 2
+def show_results(results: Results) -> None:
+    """Print the table of a study, its verdicts and its folder."""
+    from fedskip.report.findings import Findings
+    from fedskip.report.progress import console
+
+    to, findings = console(), Findings(results)
+    wanted = any("target" in setting.keys for setting in results.compared)
+    for part in (*findings.closing_parts(), *findings.sentences(targets=wanted)):
+        to.print(part)
+    to.print(f"\n{results.out}", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedskip.cli.folders import folder
+from fedskip.cli.output import folder
 from fedskip.errors import InputError, require, unknown
 from fedskip.files import refuse_existing, write_text
 from fedskip.report.choices import FORMATS, SCORES

@@ -1,6 +1,6 @@
 """How a study ends early on the command line: by a signal, or because the machine fails.
 
-The last line says what is kept and how to go on. The exit code is 128 + the number of the signal, or 1.
+The last line says what is kept and how to go on. The exit code is 128 + the signal's number, or 1.
 """
 
 from __future__ import annotations
@@ -38,38 +38,37 @@ def resumable(study: Study, grace: float | None = None) -> Iterator[None]:
     `grace`: seconds after a signal in which the process has ended, at a checkpoint or not.
     """
     late = f"Stopped {grace:g} s after the signal, between checkpoints" if grace is not None else ""
-    with stop_request(grace, lambda: sentences(late, *kept(study))) as request:
+    request = StopRequest(grace, lambda: sentences(late, *kept(study)))
+    with request.heard():
         try:
             with explained(lambda: (study.out, study.spec)):
                 yield
-        except Interrupted as stop:
+        except (Interrupted, OSError, MemoryError, RuntimeError) as error:
             request.wait_if_ending()
-            raise stopped(stop) from None
-        except BrokenPipeError:
-            raise
-        except (OSError, MemoryError, RuntimeError) as error:
-            request.wait_if_ending()
-            if isinstance(error, GroupsFailed):
-                known: tuple[str, str] | None = str(error), "see to that"
-            elif isinstance(error, ProcessEnded):
-                known = f"{error}; perhaps the memory ran out", "free some"
-            else:
-                known = explain(error)
-            if known is None and request.number is not None:  # it went to a compiler, say, as well
-                text = how_to_go_on(study.out, study.spec)
-                raise stopped(Interrupted(text, request.number)) from None
-            if known is None:
-                raise
-            (what, fix), (safe, command) = known, kept(study)
-            less = [LESS_MEMORY] if "memory" in what else []
-            text = sentences(what, safe, *less, f"{fix}, then {command}")
-            typer.secho(f"error: {text}", fg="red", err=True)
-            raise typer.Exit(1) from None
+            if (reason := why_failed(error)) is not None:
+                (what, fix), (safe, command) = reason, kept(study)
+                less = [LESS_MEMORY] if "memory" in what else []
+                text = sentences(what, safe, *less, f"{fix}, then {command}")
+                typer.secho(f"error: {text}", fg="red", err=True)
+                raise typer.Exit(1) from None
+            if not isinstance(error, Interrupted):
+                if request.number is None:
+                    raise
+                # the signal went to a compiler, say, as well
+                error = Interrupted(how_to_go_on(study.out, study.spec), request.number)
+            typer.secho(error.message(flags=True), fg="yellow", err=True)
+            raise typer.Exit(128 + error.number) from None
 
 
-def stopped(stop: Interrupted) -> typer.Exit:
-    typer.secho(stop.message(flags=True), fg="yellow", err=True)
-    return typer.Exit(128 + stop.number)
+def why_failed(error: BaseException) -> tuple[str, str] | None:
+    """What is wrong and what helps, or None if neither the machine nor a worker failed."""
+    if isinstance(error, Interrupted | BrokenPipeError):
+        return None
+    if isinstance(error, GroupsFailed):
+        return str(error), "see to that"
+    if isinstance(error, ProcessEnded):
+        return f"{error}; perhaps the memory ran out", "free some"
+    return explain(error)
 
 
 def kept(study: Study) -> tuple[str, str]:
@@ -85,7 +84,7 @@ def kept(study: Study) -> tuple[str, str]:
 
 
 class StopRequest:
-    """The first signal that asked this process to stop, and the end of the process after the grace."""
+    """The first signal that asked this process to stop, and its end after the grace."""
 
     def __init__(self, grace: float | None, last_line: Callable[[], str]) -> None:
         self.number: int | None = None  # of the signal
@@ -94,18 +93,25 @@ class StopRequest:
         self._terminals = [number for number in (1, 2) if os.isatty(number)]
 
     @contextlib.contextmanager
-    def listen(self) -> Iterator[None]:
-        """Inside, a thread hears signals at once.
+    def heard(self) -> Iterator[None]:
+        """Inside, a signal raises KeyboardInterrupt with its number, unless a study handles it.
 
-        Python calls their handlers only between two steps of the main thread. These may be minutes apart,
-        while a library loads, compiles or waits for a network.
+        A thread hears it at once. Python calls handlers only between two steps of the main thread,
+        which may be minutes apart, while a library loads, compiles or waits for a network.
         """
+        repeated = Repeated()
+
+        def interrupt(number: int, _: Any) -> None:
+            if not repeated(number):
+                raise KeyboardInterrupt(number)
+
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         threading.Thread(target=self._listen, args=(reading,), daemon=True).start()
         try:
-            yield
+            with handling(interrupt):
+                yield
         finally:
             self._over = True
             signal.set_wakeup_fd(before)
@@ -146,19 +152,3 @@ class StopRequest:
         """Once the grace is over, errors only follow from the end: nothing more is printed."""
         if self._ending:
             threading.Event().wait()
-
-
-@contextlib.contextmanager
-def stop_request(grace: float | None, last_line: Callable[[], str]) -> Iterator[StopRequest]:
-    """Inside, a signal raises KeyboardInterrupt with its number, unless a study handles it."""
-    request, repeated = StopRequest(grace, last_line), Repeated()
-
-    def interrupt(number: int, _: Any) -> None:
-        if not repeated(number):
-            raise KeyboardInterrupt(number)
-
-    with contextlib.ExitStack() as inside:
-        if threading.current_thread() is threading.main_thread():
-            inside.enter_context(request.listen())
-            inside.enter_context(handling(interrupt))
-        yield request

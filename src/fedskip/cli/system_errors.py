@@ -9,18 +9,15 @@ MOVE = "move it away"
 NETWORK = "see that the disk or the network is well"
 REASONS: dict[int, tuple[str, str]] = {  # by the number of the error: what is wrong, and what helps
     errno.ENOSPC: ("cannot be written: the disk is full", "free some space"),
-    errno.EDQUOT: ("cannot be written: the quota is used up", "free some space, or raise the quota"),
+    errno.EDQUOT: ("cannot be written: the quota is used up", "free some space"),
     errno.EFBIG: ("cannot be written: files may not be so large here", "raise `ulimit -f`"),
     errno.EROFS: ("cannot be written: its file system is read-only", "make it writable"),
     errno.EACCES: ("cannot be used: permission is denied", "change its owner or permissions"),
     errno.EPERM: ("cannot be used: it is not permitted", "change its owner or attributes"),
     errno.EISDIR: ("is a folder, and a file should be there", MOVE),
-    errno.ENOTDIR: ("lies under a file, and a folder should be there", f"{MOVE}, or choose another"),
+    errno.ENOTDIR: ("lies under a file, and a folder should be there", MOVE),
     errno.EEXIST: ("is there, and is not the folder that it should be", MOVE),
-    errno.ENOTEMPTY: ("is a folder that is not empty", MOVE),
     errno.ENOENT: ("is not there, or its folder is not", "see whether it was moved or deleted"),
-    errno.ELOOP: ("is a link that leads back to itself", "remove the link"),
-    errno.ENAMETOOLONG: ("has a name too long for this file system", "choose shorter names"),
     errno.EMFILE: ("cannot be opened: this process has too many files open", "raise `ulimit -n`"),
     errno.ENFILE: ("cannot be opened: too many files open on this machine", "close programs"),
     errno.EIO: ("cannot be read or written: the disk reports an error", "look after the disk"),
@@ -28,8 +25,6 @@ REASONS: dict[int, tuple[str, str]] = {  # by the number of the error: what is w
     errno.ESTALE: ("is gone: the network's file system has another in its place", NETWORK),
     errno.ETIMEDOUT: ("cannot be reached", NETWORK),
     errno.ENODEV: ("is on a disk that is gone", NETWORK),
-    errno.ENXIO: ("is on a disk that is gone", NETWORK),
-    errno.ETXTBSY: ("is in use", "wait until it is not"),
     errno.EBUSY: ("is in use", "wait until it is not"),
 }  # fmt: skip
 # messages of torch, about the CPU and about GPUs

@@ -126,6 +126,8 @@ def _series(name: str, values: list[Any]) -> pd.Series:
     if name in TEXTS:
         return pd.Series(["" if value is None else str(value) for value in values], dtype="str")
     if name in WHOLE:
+        if any(value is not None and abs(value) >= 2**63 for value in values):  # a seed
+            return pd.Series(values, dtype="object")
         return pd.Series(values, dtype="Int64" if gaps else "int64")
     if name == "diverged":
         return pd.Series(values, dtype="boolean" if gaps else "bool")

@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 
-from fedskip.config.study import StudySpec
+from fedskip.config import Tree
+from fedskip.config.study import StudySpec, build
+from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.stacked.engine import own_objective, refusal
 from fedskip.engine.stacked.stepper import has_compiler
 from fedskip.errors import InputError
 from fedskip.models.stackable import KERNELS, own_kernels
 from fedskip.study.choose_engine import EngineChoice, choose, compiles, streams_of
-from fedskip.study.prepare import Prepared
+from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.processes import AVAILABLE
 from fedskip.version import device_name
 
@@ -148,3 +150,12 @@ def suited(spec: StudySpec, before: Mapping[str, Any]) -> StudySpec:
     if here and spec.engine == "auto" and before.get("engine") in ("loop", "stacked"):
         spec = replace(spec, engine=before["engine"])
     return spec
+
+
+def prepared_setting(keys: dict[str, Any]) -> tuple[Prepared, Machine]:
+    """The first setting of a study, ready to train without a folder, and the machine as it uses it."""
+    study = build(Tree(keys))
+    device = torch.device(resolve_device(study.device))
+    prepared = prepare(study.settings[0], LoadedDatasets(), device, arithmetic_of(study))
+    machine = Machine.of(study, prepared)
+    return prepared, replace(machine, processes=min(machine.processes, len(prepared.setting.seeds)))

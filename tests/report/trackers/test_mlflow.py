@@ -42,7 +42,7 @@ def read(out, store=None):
     return heard, ends
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_numbers_summary_and_parameters(tmp_path, processes, capfd):
     """Also where the study forks: nothing hangs, and no child says anything twice."""
     settings = [{"name": "one"}, {"name": "two", "cohort": 2}]
@@ -71,6 +71,7 @@ def test_bits_are_the_same(tmp_path):
     assert weights(tmp_path / "with") == weights(tmp_path / "without")
 
 
+@pytest.mark.slow
 def test_killed_between_a_row_and_its_checkpoint(tmp_path):
     """Also what waited to be sent is there in the end."""
     kill(tmp_path / "s", "mlflow")

@@ -53,7 +53,7 @@ def read(out):
     return heard, ends, about
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_numbers_summary_and_config(tmp_path, processes, capfd):
     """Also where the study forks: nothing hangs, and no child says anything twice."""
     settings = [{"name": "one"}, {"name": "two", "cohort": 2}]
@@ -87,6 +87,7 @@ def test_bits_are_the_same(tmp_path):
     assert weights(tmp_path / "with") == weights(tmp_path / "without")
 
 
+@pytest.mark.slow
 def test_killed_between_a_row_and_its_checkpoint(tmp_path):
     kill(tmp_path / "s", "wandb")
     first = {folder.name[-16:] for folder in (tmp_path / "s" / "wandb").glob("offline-run-*")}

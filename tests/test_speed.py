@@ -1,4 +1,4 @@
-"""`fedskip bench` runs, and counts what a step costs."""
+"""`benchmarks/speed.py` runs, and counts what a step costs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from fedskip.bench import contestants, measure
-from fedskip.bench.cases import CASES
+import speed
 from fedskip.errors import InputError
+from fedskip.study.machine import prepared_setting
 
 
 def test_the_last_line_is_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(contestants, "TURNS", 1)
-    monkeypatch.setitem(measure.SECONDS, "cpu", 0.05)
-    measure.measure("synthetic", rows=10, compile=False, processes=1, device="auto")
+    monkeypatch.setattr(speed, "TURNS", 1)
+    monkeypatch.setitem(speed.SECONDS, "cpu", 0.05)
+    speed.measure("synthetic", rows=10, compile=False, processes=1, device="auto")
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["rows"] == 10
     for who in ("plain", "loop", "stacked"):
@@ -27,13 +27,13 @@ def test_the_last_line_is_json(
 
 def test_rows_are_whole_cohorts() -> None:
     with pytest.raises(InputError, match=r"rows must be a multiple of 10.*got 15"):
-        measure.measure("synthetic", rows=15)
+        speed.measure("synthetic", rows=15)
 
 
 def test_what_an_lstm_costs() -> None:
     """Torch counts nothing of a fused one."""
-    task = contestants.setting_of(CASES["lstm"].study(10, device="cpu"))[0].task
-    flop, batch_bytes = measure.cost_of(task)
+    task = prepared_setting(speed.CASES["lstm"].study(10, device="cpu"))[0].task
+    flop, batch_bytes = speed.cost_of(task)
     lstm = task.module.get_submodule("lstm")
     weights = sum(w.numel() for name, w in lstm.named_parameters() if name.startswith("weight"))
     assert batch_bytes == 64 * 80 * 8
