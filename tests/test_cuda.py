@@ -17,7 +17,7 @@ from fedskip.data.random_data import images, text
 from fedskip.engine import Loop, Stacked, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
-from fedskip.engine.stacked.memory import measure
+from fedskip.engine.plan import measure
 from fedskip.methods import FedAvg, Method, Moon, Scaffold
 from fedskip.records.folder import Folder
 from fedskip.rng import torch_scope

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fedskip import rng
 from fedskip.errors import InputError
 from fedskip.models import MODELS, Dropout, build
-from fedskip.models.checks import check_trainable, stacking_obstacles
+from fedskip.models.forms import stacking_obstacles
+from fedskip.models.layers import check_trainable
 
 
 def counted(module: nn.Module) -> int:

@@ -12,7 +12,7 @@ from fedskip import FedAvg, InputError
 from fedskip.bench.cases import CASES
 from fedskip.bench.contestants import setting_of
 from fedskip.config import Tree, build
-from fedskip.models.stackable import KERNELS
+from fedskip.models.forms import KERNELS
 from fedskip.records.folder import Folder
 from fedskip.study.machine import Machine
 from fedskip.version import device_name

@@ -18,7 +18,7 @@ from fedskip.bench.cases import CASES
 from fedskip.engine import Loop, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.errors import InputError, option, unknown
-from fedskip.models.stackable import functional
+from fedskip.models.forms import functional
 from fedskip.study.machine import resolve_device
 from fedskip.study.prepare import Prepared
 from fedskip.version import versions

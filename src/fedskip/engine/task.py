@@ -5,6 +5,7 @@ terms that bend their updates. It is passive: it takes jobs, trains until some v
 back. What happens between two visits is none of its business.
 """
 
+import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from fedskip.data.dataset import Samples, TestTransform, TrainTransform
 from fedskip.engine.arithmetic import EXACT, Arithmetic
 from fedskip.engine.local import Local, Route
+from fedskip.errors import InputError, first_line
 from fedskip.methods.terms import Terms
-from fedskip.models.checks import uses_torch_randomness
 from fedskip.models.losses import Measure
 from fedskip.models.metrics import Metric, metrics
 from fedskip.models.vector import Layout
@@ -54,7 +55,16 @@ class Task:
         inputs, _ = self.samples.take(torch.arange(min(2, len(self.samples)), device=self.device))
         if self.train_transform is not None:
             inputs = self.train_transform(inputs, torch.arange(len(inputs), device=self.device))
-        return uses_torch_randomness(self.module, inputs)
+        module = copy.deepcopy(self.module).cpu().train()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            before = torch.get_rng_state()
+            try:
+                module(inputs.cpu())
+            except Exception as error:  # a user's module may raise anything
+                rule = f"cannot take samples of the shape {tuple(inputs.shape[1:])}"
+                name, fix = type(module).__name__, f"it says: {first_line(error)}"
+                raise InputError("model", rule, name, fix) from error
+            return not torch.equal(before, torch.get_rng_state())
 
     def sample(self) -> Tensor:
         """A sample as the model takes it in a test, (1, ...)."""

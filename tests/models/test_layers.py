@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedskip.models import build
-from fedskip.models.layer_kinds import is_dense, parameter_counts
+from fedskip.models.layers import parameter_counts
 
 
 class Scaled(nn.Module):
@@ -33,10 +33,3 @@ def test_shared_layers_count_once() -> None:
     other = nn.Linear(2, 2)
     other.weight = layer.weight
     assert parameter_counts(nn.Sequential(layer, other)) == {"dense": 8}
-
-
-def test_dense() -> None:
-    assert is_dense(build("mlp"))
-    assert is_dense(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-    assert not is_dense(build("cnn"))
-    assert not is_dense(Scaled())

@@ -9,9 +9,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from fedskip.engine.task import Task
-from fedskip.models.dropout import words
+from fedskip.models.forms import WithFeatures, functional, words
 from fedskip.models.losses import contrast_loss, per_sample
-from fedskip.models.stackable import WithFeatures, functional
 
 State = dict[str, Tensor]  # tensors by name
 
