@@ -2,7 +2,7 @@
 
 A convolution is a product of its weights with the patches of its input. Under `vmap` that product is one
 batched matmul for all models. The convolution itself would become a grouped one, whose kernels are made
-for few large groups. All sums have a fixed order, so bits repeat. Where the kernels of `windows.py` can
+for few large groups. All sums have a fixed order, so bits repeat. Where the kernels of `convolution.py` can
 be used, they compute the same without storing the patches.
 """
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-WIDEST = 16  # up to so many channels, `windows.py` was measured and is faster
+WIDEST = 16  # up to so many channels, `convolution.py` was measured and is faster
 ALIGNED = 4  # tensor cores want rows of a multiple of 4 numbers (16 bytes)
 
 
@@ -27,7 +27,7 @@ class PatchConv2d(nn.Conv2d):
     precisions = ("fp32", "tf32")  # that the kernels are for
 
     def __init__(self, conv: nn.Conv2d, pool: bool = False, kernels: bool = False) -> None:
-        """`kernels`: use those of `windows.py` where they can be used."""
+        """`kernels`: use those of `convolution.py` where they can be used."""
         nn.Module.__init__(self)
         self.__dict__.update(conv.__dict__)
         self.pool = pool

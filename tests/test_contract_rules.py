@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fedskip
-from fedskip.contract.rules import CONDUCT, FORM
+from fedskip.contract import CONDUCT, FORM
 from fedskip.errors import InputError
 from fedskip.methods import FedAvg, FedProx, Method, registry
 from fedskip.methods.base import TRAINABLE, Federation, Merged, State, Visit, rows
