@@ -61,7 +61,7 @@ def check_conduct(method: Method) -> None:
     """
     _hold([is_frozen, declares_memory, takes_arguments], type(method), type(method))
     trial = Trial(method)
-    _hold([has_names, *CALLS, *(RUNS if trial.error is None else ())], type(method), trial)
+    _hold([*CALLS, *(RUNS if trial.error is None else ())], type(method), trial)
 
 
 def _hold(rules: list[Callable[[Any], Broken]], cls: type[Method], subject: Any) -> None:
@@ -284,14 +284,6 @@ def takes_arguments(cls: type[Method]) -> Broken:
             yield f"{name} takes {function}, not (self, {', '.join(arguments)})"
 
 
-def has_names(trial: Trial) -> Broken:
-    """A method has a title and a label for tables, and neither is empty."""
-    for name in ("title", "label"):
-        value = getattr(trial.method, name)
-        if not isinstance(value, str) or not value.strip():
-            yield f"{name} is {value!r}"
-
-
 def reads_back(trial: Trial) -> Broken:
     """The text form of a method reads back as the same method."""
     for method in (trial.method, trial.skipping):
@@ -473,4 +465,4 @@ CALLS: list[Callable[[Any], Broken]] = [
     leaves_arguments, repeats_itself, treats_rows_alone, waits_for_results,
 ]  # fmt: skip
 RUNS: list[Callable[[Any], Broken]] = [runs, goes_on, agrees]
-CONDUCT = [has_names, reads_back, *CALLS, *RUNS]
+CONDUCT = [reads_back, *CALLS, *RUNS]

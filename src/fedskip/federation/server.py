@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from fedskip.errors import InputError
-from fedskip.methods.base import Federation, Merged, Method, State
-from fedskip.methods.period import Period
+from fedskip.methods.base import Federation, Merged, Method, Period, State
 from fedskip.models.vector import Layout, on
 from fedskip.rng import ordered_sample, visit_key
 

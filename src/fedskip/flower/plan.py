@@ -18,8 +18,7 @@ from fedskip.engine.evaluate import Evaluator
 from fedskip.errors import InputError, require
 from fedskip.flower.config import RUN, FederationConfig
 from fedskip.flower.job_spec import JobSpec
-from fedskip.methods.base import Method
-from fedskip.methods.period import Period
+from fedskip.methods.base import Method, Period
 from fedskip.models.construction import initial_model
 from fedskip.models.metrics import metrics
 from fedskip.models.vector import Layout
