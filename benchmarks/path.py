@@ -90,8 +90,7 @@ def core() -> None:
     from fedskip.engine import Local, Loop, Task
     from fedskip.engine.local import route
     from fedskip.federation import Clients, Run, Server, train
-    from fedskip.models.losses import cross_entropy
-    from fedskip.models.metrics import accuracy
+    from fedskip.models.metrics import accuracy, cross_entropy
     from fedskip.models.vector import Layout
 
     file = np.load("small.npz")

@@ -32,8 +32,7 @@ from fedskip.engine.local import Route, route
 from fedskip.federation import Clients, Orders, Replies, Server
 from fedskip.methods import FedAvg, FedDyn, FedNova, FedProx, Method, Moon, Scaffold, Terms
 from fedskip.models import build
-from fedskip.models.losses import cross_entropy
-from fedskip.models.metrics import accuracy
+from fedskip.models.metrics import accuracy, cross_entropy
 from fedskip.models.vector import Layout
 from fedskip.rng import stream, torch_scope
 

@@ -35,7 +35,7 @@ import torch
 
 from fedskip.bench.contestants import setting_of
 from fedskip.federation import Run, train
-from fedskip.models.losses import Measure
+from fedskip.models.metrics import Measure
 from fedskip.rng import stream
 from fedskip.study.prepare import Prepared
 from fedskip.study.setting_plan import make_engine

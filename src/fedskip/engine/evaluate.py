@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_leaves
 from fedskip.engine.arithmetic import spread, torch_threads
 from fedskip.engine.task import Task
 from fedskip.models.forms import functional
-from fedskip.models.losses import per_sample
-from fedskip.models.metrics import Metric
+from fedskip.models.metrics import Metric, per_sample
 
 CHUNK = {"cpu": 2500, "cuda": 1000}  # samples of a forward pass of one model, at most
 LEAST, ACTIVATION = (

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 from fedskip.engine.task import Task
 from fedskip.models.forms import WithFeatures, functional, words
-from fedskip.models.losses import contrast_loss, per_sample
+from fedskip.models.metrics import contrast_loss, per_sample
 
 State = dict[str, Tensor]  # tensors by name
 

@@ -20,7 +20,7 @@ from fedskip.engine.local import Route
 from fedskip.engine.task import Job, Notify, Preparing, Task, Trained
 from fedskip.methods.terms import Contrast, Terms
 from fedskip.models.forms import Dropout, features_of, words
-from fedskip.models.losses import contrast_loss, per_sample
+from fedskip.models.metrics import contrast_loss, per_sample
 from fedskip.rng import fold, mix, torch_scope
 
 

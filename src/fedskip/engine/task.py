@@ -20,8 +20,7 @@ from fedskip.engine.arithmetic import EXACT, Arithmetic
 from fedskip.engine.local import Local, Route
 from fedskip.errors import InputError, first_line
 from fedskip.methods.terms import Terms
-from fedskip.models.losses import Measure
-from fedskip.models.metrics import Metric, metrics
+from fedskip.models.metrics import Measure, Metric
 from fedskip.models.vector import Layout
 
 
@@ -32,7 +31,7 @@ class Task:
     module: nn.Module  # a template; engines train their own copies
     layout: Layout
     loss: Measure
-    metric: Measure | tuple[Metric, ...]  # a function will do where one per sample is all
+    metrics: tuple[Metric, ...]  # what models are scored by; the first is the headline
     samples: Samples
     local: Local
     train_transform: TrainTransform | None = None
@@ -43,11 +42,6 @@ class Task:
     @property
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
-
-    @functools.cached_property
-    def metrics(self) -> tuple[Metric, ...]:
-        """What models are scored by; the first is the headline."""
-        return metrics(self.metric)
 
     @functools.cached_property
     def draws(self) -> bool:

@@ -39,9 +39,8 @@ from fedskip.federation.run import Run
 from fedskip.federation.server import Server
 from fedskip.methods.base import Method
 from fedskip.models import key_dropout
-from fedskip.models.losses import Measure
-from fedskip.models.losses import loss as named_loss
-from fedskip.models.metrics import Metric, metrics
+from fedskip.models.metrics import Measure, Metric, metrics
+from fedskip.models.metrics import loss as named_loss
 from fedskip.models.vector import Layout
 
 ClientSamples = Partition | Sequence[np.ndarray]  # the pool indices of each client

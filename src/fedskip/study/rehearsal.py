@@ -21,8 +21,7 @@ from fedskip.methods.base import Method
 from fedskip.methods.grammar import text
 from fedskip.models import MODELS
 from fedskip.models.layers import batch_norms
-from fedskip.models.losses import LOSSES, cross_entropy, per_sample
-from fedskip.models.metrics import KINDS, Metric
+from fedskip.models.metrics import KINDS, LOSSES, Metric, cross_entropy, per_sample
 from fedskip.models.vector import on
 from fedskip.rng import torch_scope
 from fedskip.study.choose_engine import EngineChoice
