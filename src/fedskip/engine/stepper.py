@@ -68,9 +68,8 @@ class Stepper:
         self, task: Task, plan: Plan, contrast: bool = False, watch: Stopwatch | None = None
     ) -> None:
         self.task = task
-        self.preparing = partial(
-            watch or Stopwatch(), contrast=contrast
-        )  # entered with a step's rows
+        # entered with the rows of a step
+        self.preparing = partial(watch or Stopwatch(), contrast=contrast)
         on_gpu = task.device.type == "cuda"
         self.in_place = on_gpu  # what a recorded graph reads lies at fixed addresses
         gradients = Gradients(

@@ -123,20 +123,16 @@ class Clients:
                 y = self.upload_filter(orders.clients, orders.keys, orders.x, y)
             memory, visit = self._facts(orders, routes)
             kept, upload = self.method.end(orders.x[:, :d], y[:, :d], memory, orders.sent, visit)
-            self._remember(orders.clients, kept, y)
+            models = {name for name, kind in self.method.remembers.items() if kind == MODEL}
+            if kept.keys() != self.method.remembers.keys() - models:
+                declared = sorted(self.method.remembers.keys() - models)
+                rule = f"holds {self.method.label}, whose end must give {declared} to remember"
+                fix = "`remembers` and `end` must name the same ones"
+                raise InputError("methods", rule, sorted(kept), fix)
+            self.memory.keep(orders.clients, kept | dict.fromkeys(models, y))
         steps = np.array([route.steps for route in routes])
         a = np.array([route.a for route in routes])
         return Replies(y, upload, self.sizes[orders.clients], steps, a, loss, of)
-
-    def _remember(self, clients: np.ndarray, kept: State, y: Tensor) -> None:
-        """Keep what the method's `end` gave, and the trained models where it remembers those."""
-        models = {name for name, kind in self.method.remembers.items() if kind == MODEL}
-        declared = self.method.remembers.keys() - models
-        if kept.keys() != declared:
-            rule = f"holds {self.method.label}, whose end must give {sorted(declared)} to remember"
-            fix = "`remembers` and `end` must name the same ones"
-            raise InputError("methods", rule, sorted(kept), fix)
-        self.memory.keep(clients, kept | dict.fromkeys(models, y))
 
     def _facts(self, orders: Orders, routes: Sequence[Route]) -> tuple[State, Visit]:
         memory, first = self.memory.recall(orders.clients)

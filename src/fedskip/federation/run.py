@@ -180,18 +180,14 @@ class Stretch:
         self.back.append(trained)
         if self.waits and sum(len(some.ks) for some in self.back) < len(self.at):
             return
-        slots = self.run.absorb(in_order(self.back))
+        if len(self.back) > 1:  # slot by slot, whatever the order in which they ended
+            ks = np.concatenate([some.ks for some in self.back])
+            order = on(trained.y.device, np.argsort(ks))
+            y = torch.cat([some.y for some in self.back]).index_select(0, order)
+            loss = torch.cat([some.loss for some in self.back]).index_select(0, order)
+            trained = Trained(trained.job, sorted(ks.tolist()), y, loss)
+        slots = self.run.absorb(trained)
         self.back = []
         self.at[slots] += 1
         self.away[slots] = False
         self.changed = True
-
-
-def in_order(ended: list[Trained]) -> Trained:
-    """All visits of a job, slot by slot, whatever the order in which they ended."""
-    if len(ended) == 1:
-        return ended[0]
-    ks = np.concatenate([some.ks for some in ended])
-    order = on(ended[0].y.device, np.argsort(ks))
-    y, loss = (torch.cat([getattr(some, name) for some in ended])[order] for name in ("y", "loss"))
-    return Trained(ended[0].job, sorted(ks.tolist()), y, loss)

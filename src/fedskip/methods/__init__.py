@@ -1,16 +1,7 @@
 """Methods: one file each. FedSkip is `FedAvg(period=5)`, and every other method skips the same way."""
 
 from fedskip.errors import require
-from fedskip.methods.base import (
-    MODEL,
-    TRAINABLE,
-    Federation,
-    Merged,
-    Method,
-    State,
-    Visit,
-    rows,
-)
+from fedskip.methods.base import MODEL, TRAINABLE, Federation, Merged, Method, State, Visit, rows
 from fedskip.methods.fedavg import FedAvg
 from fedskip.methods.feddyn import FedDyn
 from fedskip.methods.fednova import FedNova

@@ -225,21 +225,21 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= MOST
-
-
-def _is_counts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) > 0 and all(map(_is_count, value))
-
-
 # type of an option's default -> what its values must be
 RULES: dict[type, tuple[str, Callable[[Any], bool]]] = {
     bool: ("must be true or false", lambda value: isinstance(value, bool)),
-    int: (f"must be a whole number from 1 to {MOST:,}", _is_count),
+    int: (f"must be a whole number from 1 to {MOST:,}", lambda value: _are_counts([value])),
     float: ("must be a number", lambda value: type(value) in (int, float)),
-    tuple: (f"must be a list of whole numbers from 1 to {MOST:,}", _is_counts),
+    tuple: (
+        f"must be a list of whole numbers from 1 to {MOST:,}",
+        lambda value: _are_counts(value),
+    ),
 }
+
+
+def _are_counts(values: Any) -> bool:
+    is_list = isinstance(values, list | tuple) and len(values) > 0
+    return is_list and all(type(value) is int and 1 <= value <= MOST for value in values)
 
 
 def build(name: str, *, classes: int | None = None, **options: Any) -> nn.Module:
