@@ -41,7 +41,7 @@ from fedskip.data.dataset import Arrays, Dataset
 from fedskip.engine import Loop
 from fedskip.errors import InputError, unknown
 from fedskip.files import write_text
-from fedskip.models.layers import parameter_counts
+from fedskip.models.forms import parameter_counts
 from fedskip.models.zoo import CNN, ResNet
 from fedskip.version import device_name, versions
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from fedskip import rng
 from fedskip.errors import InputError
 from fedskip.models import MODELS, Dropout, build
-from fedskip.models.forms import stacking_obstacles
-from fedskip.models.layers import check_trainable
+from fedskip.models.forms import check_trainable, stacking_obstacles
 
 
 def counted(module: nn.Module) -> int:

@@ -21,8 +21,7 @@ from fedskip.engine.step import Matrices
 from fedskip.engine.stepper import BLOCK, Stepper, Stopwatch
 from fedskip.engine.task import Job, Notify, Preparing, Task, Trained
 from fedskip.errors import InputError
-from fedskip.models.forms import stacking_obstacles
-from fedskip.models.layers import batch_norms
+from fedskip.models.forms import batch_norms, stacking_obstacles
 from fedskip.models.vector import on
 from fedskip.rng import fold
 

@@ -8,8 +8,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from fedskip.errors import InputError, first_line, require
-from fedskip.models.forms import key_dropout
-from fedskip.models.layers import check_trainable
+from fedskip.models.forms import check_trainable, key_dropout
 from fedskip.models.weights import read_weights
 from fedskip.models.zoo import MODELS, build, unknown_option
 from fedskip.parsing.user_code import is_own, load

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedskip.errors import InputError, first_line, option
 from fedskip.files import digest, refuse_too_large, refuse_unreadable
-from fedskip.models.layers import FLOATS
+from fedskip.models.forms import FLOATS
 from fedskip.models.vector import Layout
 from fedskip.models.zoo import build
 from fedskip.parsing.user_code import is_own

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedskip.errors import InputError, shorten
-from fedskip.models.forms import in_single_steps
-from fedskip.models.layers import parameter_counts
+from fedskip.models.forms import in_single_steps, parameter_counts
 
 # On a CPU
 SMALL = {

@@ -20,7 +20,7 @@ from fedskip.federation import Run
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import text
 from fedskip.models import MODELS
-from fedskip.models.layers import batch_norms
+from fedskip.models.forms import batch_norms
 from fedskip.models.metrics import KINDS, LOSSES, Metric, cross_entropy, per_sample
 from fedskip.models.vector import on
 from fedskip.rng import torch_scope
