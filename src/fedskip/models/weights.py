@@ -92,12 +92,9 @@ def read_state(
         why = first_line(error).split(". ")[0]  # torch adds advice for programmers
         raise InputError(field, f"cannot be read ({why})", str(path)) from None
     for name, tensor in state.items():
-        real = not (tensor.is_quantized or tensor.is_complex()) and tensor.layout is torch.strided
-        if (
-            tensor.is_meta
-            or not real
-            or (tensor.is_floating_point() and tensor.dtype not in FLOATS)
-        ):
+        odd = tensor.is_meta or tensor.is_quantized or tensor.is_complex()
+        odd = odd or tensor.layout is not torch.strided
+        if odd or (tensor.is_floating_point() and tensor.dtype not in FLOATS):
             kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
             rule, fix = f"holds {name!r} ({kind})", "save plain tensors of real numbers"
             raise InputError(field, rule, str(path), f"{fix}, of 16, 32 or 64 bits")
