@@ -115,7 +115,7 @@ class Clients:
             of = None if sound.all() else np.flatnonzero(sound)
         if of is not None:
             index = on(y.device, of)
-            orders, routes = orders.take(of), [routes[k] for k in of]
+            orders, routes = orders.take(of), [routes[k] for k in of.tolist()]
             y, loss = y.index_select(0, index), loss.index_select(0, index)
         upload: State = {}
         if routes:

@@ -76,7 +76,9 @@ def loss(chosen: str | Measure) -> Measure:
     if not isinstance(chosen, str):
         return chosen
     if is_own(chosen):
-        return _own_function("loss", chosen, "write a function that gives one number per sample")
+        fix = "write a function that gives one number per sample"
+        function: Measure = _own_function("loss", chosen, fix)
+        return function
     if chosen not in LOSSES:
         raise unknown("loss", chosen, LOSSES)
     return LOSSES[chosen]
