@@ -216,7 +216,7 @@ def test_other_suffixes_are_refused_with_the_list(tmp_path: Path) -> None:
             InputError, match=r"ends in \.pt, \.pth, \.safetensors, \.ts, \.torchscript, \.onnx"
         ):
             fedskip.export(path, tmp_path / name)
-    assert all(f"`{suffix}`" in (exporting.export.__doc__ or "") for suffix in exporting.KINDS)
+    assert all(f"`{suffix}`" in (exporting.export.__doc__ or "") for suffix in exporting.FORMATS)
 
 
 def test_nothing_is_written_over_unless_told_to(tmp_path: Path) -> None:

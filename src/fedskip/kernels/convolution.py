@@ -52,14 +52,14 @@ class ConvReluPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor, _: Tensor) -> Any:
-        return *Gradients.apply(d, *ctx.saved_tensors, ctx.exact), None
+        return *ConvReluPoolGradients.apply(d, *ctx.saved_tensors, ctx.exact), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         return conv_relu_pool(*models_first(info, in_dims, inputs)), (0, 0)
 
 
-class Gradients(torch.autograd.Function):
+class ConvReluPoolGradients(torch.autograd.Function):
     """The gradients of `ConvReluPool` with respect to x, w and b."""
 
     @staticmethod

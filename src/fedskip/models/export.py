@@ -53,9 +53,9 @@ def export(
     >>> export("m.safetensors", "m.onnx")  # doctest: +SKIP
     """
     path, to = Path(model), Path(out)
-    write = KINDS.get(to.suffix)
+    write = FORMATS.get(to.suffix)
     if write is None or to.is_dir():
-        raise InputError("OUT", f"must be a file that ends in {', '.join(KINDS)}", str(to))
+        raise InputError("OUT", f"must be a file that ends in {', '.join(FORMATS)}", str(to))
     if to.exists() and path.exists() and to.samefile(path):
         raise InputError("OUT", "must not be the model itself", str(to), "choose another name")
     refuse_existing("OUT", to, force)
@@ -212,7 +212,7 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-KINDS: dict[str, Callable[[SavedModel], bytes]] = {
+FORMATS: dict[str, Callable[[SavedModel], bytes]] = {
     ".pt": _state_dict, ".pth": _state_dict, ".safetensors": _safetensors,
     ".ts": _torchscript, ".torchscript": _torchscript, ".onnx": _onnx,
 }  # fmt: skip
