@@ -49,7 +49,7 @@ def initial_model(
             module = _call_maker(model, "model", {}, fix)
         else:
             takes = inspect.signature(maker).parameters if maker else {}
-            options = {key: size for key, size in sizes.items() if key in takes} | model
+            options = {**{key: size for key, size in sizes.items() if key in takes}, **model}
             module = _own_model(maker, options) if maker and is_own(name) else build(**options)
     check_trainable(module)
     for path, tensor in module.named_parameters():

@@ -113,8 +113,9 @@ class SavedModel:
         described = self.about.get(INPUT)
         if described is None:
             return None
-        parts = described if isinstance(described, dict) else {}
-        shape, dtype = parts.get("shape"), getattr(torch, str(parts.get("dtype")), None)
+        parts: dict[str, Any] = described if isinstance(described, dict) else {}
+        shape: Any = parts.get("shape")
+        dtype = getattr(torch, str(parts.get("dtype")), None)
         sized = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
         if not sized or math.prod(shape) > LARGEST or not isinstance(dtype, torch.dtype):
             rule = f"have a header with inputs that cannot be: {described!r:.60}"
