@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # what every result rests on: methods, federation, contract, random draws, and that both engines agree
-CORE := tests/methods tests/federation tests/contract tests/test_rng.py \
+CORE := tests/methods tests/federation tests/test_contract.py tests/test_contract_rules.py tests/test_rng.py \
 	tests/engine/test_engine.py::test_engines_agree_for_every_method_and_model
 
 .PHONY: setup run test test-core test-all lint format clean

@@ -41,9 +41,8 @@ from fedskip.data.dataset import Arrays, Dataset
 from fedskip.engine import Loop
 from fedskip.errors import InputError, unknown
 from fedskip.files import write_text
-from fedskip.models.cnn import CNN
-from fedskip.models.layer_kinds import parameter_counts
-from fedskip.models.resnet import ResNet
+from fedskip.models.forms import parameter_counts
+from fedskip.models.zoo import CNN, ResNet
 from fedskip.study.machine import prepared_setting
 from fedskip.version import device_name, versions
 from speed import PflCNN

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedskip.models.mlp import Perceptron
+from fedskip.models.zoo import Perceptron
 from plain import train_client
 
 CLIENTS_A_ROUND = 10

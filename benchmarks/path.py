@@ -91,8 +91,7 @@ def core() -> None:
     from fedskip.engine import Local, Loop, Task
     from fedskip.engine.local import route
     from fedskip.federation import Clients, Run, Server, train
-    from fedskip.models.losses import cross_entropy
-    from fedskip.models.metrics import accuracy
+    from fedskip.models.metrics import cross_entropy, metrics
     from fedskip.models.vector import Layout
 
     file = np.load("small.npz")
@@ -100,7 +99,7 @@ def core() -> None:
     clients = [np.flatnonzero(file["client"] == client) for client in range(6)]
     model, local, rounds = torch.nn.Linear(8, 3), Local(batch=16, epochs=1), 3
     layout = Layout.of(model)
-    task = Task(model, layout, cross_entropy, accuracy, samples, local)
+    task = Task(model, layout, cross_entropy, metrics("accuracy"), samples, local)
     x = layout.pack(model)
 
     def run(method: FedAvg) -> Run:

@@ -33,7 +33,7 @@ from fedskip.engine.arithmetic import Arithmetic, torch_threads
 from fedskip.errors import InputError
 from fedskip.federation import Run, train
 from fedskip.models import build
-from fedskip.models.stackable import functional
+from fedskip.models.forms import functional
 from fedskip.study.machine import Machine, prepared_setting, resolve_device
 from fedskip.study.prepare import Prepared
 from fedskip.study.processes import Process, answers

@@ -32,8 +32,7 @@ from fedskip.engine.local import Route, route
 from fedskip.federation import Clients, Orders, Replies, Server
 from fedskip.methods import FedAvg, FedDyn, FedNova, FedProx, Method, Moon, Scaffold, Terms
 from fedskip.models import build
-from fedskip.models.losses import cross_entropy
-from fedskip.models.metrics import accuracy
+from fedskip.models.metrics import cross_entropy, metrics
 from fedskip.models.vector import Layout
 from fedskip.rng import stream, torch_scope
 
@@ -64,7 +63,7 @@ class Case:
         inputs = torch.from_numpy(x) if self.vocabulary else torch.from_numpy(x).float()
         local = Local(batch=CLIENT, epochs=self.steps)
         pool = Arrays(inputs, torch.zeros(CLIENT, dtype=torch.long))
-        return Task(module, Layout.of(module), cross_entropy, accuracy, pool, local)
+        return Task(module, Layout.of(module), cross_entropy, metrics("accuracy"), pool, local)
 
 
 CASES = (

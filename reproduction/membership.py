@@ -34,7 +34,7 @@ import pandas as pd
 import torch
 
 from fedskip.federation import Run, train
-from fedskip.models.losses import Measure
+from fedskip.models.metrics import Measure
 from fedskip.rng import stream
 from fedskip.study.machine import prepared_setting
 from fedskip.study.prepare import Prepared

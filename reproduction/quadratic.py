@@ -23,6 +23,7 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.local import Decay, Route, route
 from fedskip.federation import Clients, Run, Server, train
 from fedskip.methods import FedAvg
+from fedskip.models.metrics import metrics
 from fedskip.models.vector import Layout
 from fedskip.rng import stream
 
@@ -104,7 +105,7 @@ class Problem:
         module = Residual(self.start)
         pool = Arrays(torch.from_numpy(inputs), torch.from_numpy(targets))
         layout, fp64 = Layout.of(module), Arithmetic("fp64")
-        return Task(module, layout, half_square, half_square, pool, local, arithmetic=fp64)
+        return Task(module, layout, half_square, metrics(half_square), pool, local, arithmetic=fp64)
 
     def run(
         self, task: Task, period: int, seed: int, policy: str = "uniform", rounds: int = 1

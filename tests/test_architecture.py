@@ -48,7 +48,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def absent() -> set[str]:
-    """Modules that cannot be imported here: two need Triton, one Ray, a whole room needs Flower."""
+    """Modules that cannot be imported here: one needs Triton, some Ray, a whole room needs Flower."""
     installed = importlib.util.find_spec("flwr") is not None
     flower = [name for name in modules() if room(name) == "flower" and not installed]
     ray = (
@@ -56,7 +56,7 @@ def absent() -> set[str]:
         if importlib.util.find_spec("ray") is not None
         else ["cluster.ray_actors", "cluster.scheduler", "study.device_worker", "study.ray_workers"]
     )
-    return {"kernels.convolution", "kernels.windows", *ray, *flower}
+    return {"kernels.convolution", *ray, *flower}
 
 
 def imports(name: str, *, at_once: bool = False) -> set[str]:

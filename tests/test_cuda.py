@@ -17,7 +17,6 @@ from fedskip.data.random_data import images, text
 from fedskip.engine import Loop, Stacked, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
-from fedskip.engine.stacked.memory import measure
 from fedskip.methods import FedAvg, Method, Moon, Scaffold
 from fedskip.records.folder import Folder
 from fedskip.rng import torch_scope
@@ -234,7 +233,7 @@ def test_a_row_is_measured() -> None:
     task = on_gpu("cnn", torch.float32)
     [run] = runs_of(task, [FedAvg()])
     engine = stacked(task, [FedAvg()])
-    footprint = measure(engine.stacks[False], first_job(run))
+    footprint = engine.stacks[False].footprint(first_job(run))
     assert footprint.row >= 2 * 4 * task.layout.size
     assert footprint.step >= 4 * task.layout.size
     assert 1 < footprint.rows < footprint.free

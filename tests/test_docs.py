@@ -23,7 +23,7 @@ from fedskip.engine.local import Decay
 from fedskip.methods import parse, registry
 from fedskip.methods.base import Federation
 from fedskip.models import MODELS, build
-from fedskip.models.export import KINDS as SUFFIXES
+from fedskip.models.export import FORMATS as SUFFIXES
 from fedskip.models.metrics import METRICS
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.table import Table

@@ -34,7 +34,7 @@ from fedskip.methods import (
 )
 from fedskip.methods.base import State
 from fedskip.models import build, key_dropout
-from fedskip.models.losses import Measure, cross_entropy
+from fedskip.models.metrics import Measure, cross_entropy
 
 ALL_TERMS = Plan(pull=True, linear=True, compile=False)
 CPU = torch.device("cpu")

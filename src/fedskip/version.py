@@ -9,12 +9,8 @@ from pathlib import Path
 __version__ = "0.2.0"
 
 CPUINFO = Path("/proc/cpuinfo")
-NUMBERS = (
-    "cpu family",
-    "model",
-    "CPU implementer",
-    "CPU part",
-)  # x86 has the first two, ARM the others
+# x86 has the first two, ARM the others
+NUMBERS = ("cpu family", "model", "CPU implementer", "CPU part")
 
 
 def versions() -> dict[str, str]:

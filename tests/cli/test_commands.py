@@ -12,7 +12,7 @@ from fedskip.cli import app
 from fedskip.cli.requested_study import requested_study
 from fedskip.config import Tree, build
 from fedskip.data import catalogue
-from fedskip.models.weights import write_weights
+from fedskip.models.weights import packed
 from terminal import FEDSKIP, SMALL, call
 
 
@@ -158,11 +158,10 @@ def test_export_adds_the_counters_of_batchnorm(tmp_path):
     options = {"name": "resnet50", "width": 4, "blocks": [1], "head": False, "classes": 3}
     module = fedskip.models.build(**options)
     floats = {name: t for name, t in module.state_dict().items() if t.is_floating_point()}
-    write_weights(tmp_path / "m.safetensors", floats, {"model": options, "classes": 3})
+    (tmp_path / "m.safetensors").write_bytes(packed(floats, {"model": options, "classes": 3}))
     assert call("export", "m.safetensors", "m.pt")[0] == 0
     module.load_state_dict(torch.load("m.pt", weights_only=True), strict=True)
-    write_weights(
-        tmp_path / "own.safetensors", floats, {"model": None}
-    )  # nothing to rebuild it from
+    # nothing to rebuild it from
+    (tmp_path / "own.safetensors").write_bytes(packed(floats, {"model": None}))
     assert call("export", "own.safetensors", "own.pt")[0] == 0
     assert torch.load("own.pt", weights_only=True).keys() == floats.keys()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedskip import rng
 from fedskip.engine import Local, Loop, Plan, Stacked, Task
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.engine.stacked.stepper import has_compiler
+from fedskip.engine.stepper import has_compiler
 from fedskip.errors import InputError
 from fedskip.federation import Run
 from fedskip.methods import FedAvg, FedNova, FedProx, Method, Moon, Scaffold

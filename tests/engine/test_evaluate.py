@@ -18,10 +18,10 @@ def test_chunks_of_an_evaluation_fit_a_cache(name: str, chunk: int) -> None:
     task = task_of(name)
     evaluator, models = Evaluator(task, stacked=False), task.layout.pack(task.module)[None]
     if name == "resnet50":
-        evaluator._largest = 1 << 20  # of the real one, on CIFAR
+        evaluator._sizes = 1 << 20, 1  # of the real one, on CIFAR
     index = torch.arange(len(task.samples))
     assert evaluator._chunk(models, index) == chunk
     whole = evaluator(models, index.numpy())
-    evaluator._largest = ACTIVATION
+    evaluator._sizes = ACTIVATION, 1
     parts = evaluator(models, index.numpy())
     np.testing.assert_allclose([whole.metric, whole.loss], [parts.metric, parts.loss], rtol=1e-12)

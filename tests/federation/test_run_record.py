@@ -13,7 +13,6 @@ from safetensors.torch import load
 from fedskip import FedAvg
 from fedskip.engine import Loop
 from fedskip.federation import Outcome, RunRecord, restore_records, save_records
-from fedskip.federation.run_record import stops
 from tiny import make_run, perceptron_task, train
 
 
@@ -60,10 +59,19 @@ def test_a_run_ends_where_its_rule_says() -> None:
     assert score(record, outcome, 3, 0.4), "its last row is recorded"
     assert (record.ended, record.ended_at, record.run.over) == ("patience", 3, True)
     assert score(record, outcome, 4, 0.9) is None, "what was under way is not"
-    assert (
-        stops({"target": 0.5}, 0.5, 0) == stops({"target": 0.5}, 0.5, 0, higher=False) == "target"
-    )
-    assert stops({"target": 0.5}, 0.4, 0) == stops({"target": 0.5}, None, 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "higher", "value", "ended"),
+    [
+        (0.5, True, 0.5, "target"), (0.5, False, 0.5, "target"), (0.5, False, 0.4, "target"),
+        (0.5, True, 0.4, ""), (0.5, False, 0.6, ""), (0.5, True, None, ""),
+    ],
+)  # fmt: skip
+def test_a_run_ends_at_its_target(target: float, higher: bool, value: Any, ended: str) -> None:
+    record, outcome = a_record(stop={"target": target}, higher_is_better=higher)
+    score(record, outcome, 1, value)
+    assert record.ended == ended
 
 
 def test_numbers_that_are_not_finite_end_a_run() -> None:

@@ -19,7 +19,7 @@ from torch.func import grad, vmap
 
 from fedskip.kernels.patches import PatchConv2d
 from fedskip.models import build
-from fedskip.models.stackable import functional
+from fedskip.models.forms import functional
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
 pytestmark = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedskip import rng
-from fedskip.engine.stacked.stepper import compiled, has_compiler
+from fedskip.engine.stepper import compiled, has_compiler
 from fedskip.kernels.patches import PatchConv2d, as_patches
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.engine.stacked.stepper import traced
+from fedskip.engine.stepper import traced
 from fedskip.kernels import recurrence
 from fedskip.models import build
 from fedskip.models.lstm import Embedded, StackableLSTM, fused, unrolled

@@ -227,7 +227,7 @@ def test_a_class_of_the_working_folder(in_folder: Path) -> None:
         ("own_methods:Own(alpha=10)", "cannot be made: alpha is too large"),
         ("own_methods:Own(beta=1)", "'beta' is not a parameter of own_methods:Own"),
         ("own_methods:Bare(alpha=2)", "must be a dataclass"),
-        ("own_methods:Untitled", "needs a title"),
+        ("own_methods:Untitled", "title must be a line of text"),
         ("own_methods:Other", "own_methods has no 'Other'"),
         ("own_methods:dataclass", "must be a subclass of fedskip.methods.Method"),
         ("no_such_module:Own", "cannot be imported: No module named 'no_such_module'"),

@@ -33,7 +33,7 @@ from fedskip.methods import (
     TrimmedMean,
 )
 from fedskip.models import build
-from fedskip.models.losses import contrast_loss
+from fedskip.models.metrics import contrast_loss
 from fedskip.rng import stream, torch_scope
 from tiny import ALL_TERMS, METHODS, make_run, make_task, named, train
 

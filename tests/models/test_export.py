@@ -19,7 +19,7 @@ from fedskip import models
 from fedskip.errors import InputError
 from fedskip.models import export as exporting
 from fedskip.models.vector import Layout
-from fedskip.models.weights import write_weights
+from fedskip.models.weights import packed
 from studies import Net, study
 
 THIN = {"name": "resnet50", "width": 4, "blocks": [1, 1], "head": False}
@@ -52,7 +52,7 @@ def written(path: Path, module: nn.Module, x: Tensor | None = None, **about: Any
     sample = (
         {} if x is None else {"shape": [*x.shape[1:]], "dtype": str(x.dtype).removeprefix("torch.")}
     )
-    write_weights(path, layout.views(layout.pack(module)), {"input": sample or None, **about})
+    path.write_bytes(packed(layout.views(layout.pack(module)), {"input": sample or None, **about}))
     return path
 
 
@@ -216,7 +216,7 @@ def test_other_suffixes_are_refused_with_the_list(tmp_path: Path) -> None:
             InputError, match=r"ends in \.pt, \.pth, \.safetensors, \.ts, \.torchscript, \.onnx"
         ):
             fedskip.export(path, tmp_path / name)
-    assert all(f"`{suffix}`" in (exporting.export.__doc__ or "") for suffix in exporting.KINDS)
+    assert all(f"`{suffix}`" in (exporting.export.__doc__ or "") for suffix in exporting.FORMATS)
 
 
 def test_nothing_is_written_over_unless_told_to(tmp_path: Path) -> None:
@@ -240,6 +240,6 @@ def test_nothing_is_written_over_unless_told_to(tmp_path: Path) -> None:
 )
 def test_a_header_that_is_damaged(sample: Any, tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
-    write_weights(path, Net().state_dict(), {"input": sample})
+    path.write_bytes(packed(Net().state_dict(), {"input": sample}))
     with pytest.raises(InputError, match="have a header with inputs that cannot be"):
         fedskip.export(path, tmp_path / "m.ts", module=Net())

@@ -1,4 +1,4 @@
-"""Metrics: by name, one's own, and what each says of outputs."""
+"""Losses and metrics, by name and of your own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from torch import Tensor
 import fedskip
 from fedskip.config.setting import SHARES
 from fedskip.errors import InputError
-from fedskip.models.metrics import METRICS, Metric, MetricFailed, accuracy, metrics
+from fedskip.models.metrics import (
+    METRICS,
+    Metric,
+    MetricFailed,
+    accuracy,
+    cross_entropy,
+    loss,
+    metrics,
+)
 
 
 def outputs(n: int = 200, classes: int = 4) -> tuple[Tensor, Tensor]:
@@ -250,3 +258,22 @@ def test_what_is_no_metric(chosen: Any, said: str) -> None:
 def test_marks_are_true_or_false() -> None:
     with pytest.raises(InputError, match=r"metric\.whole must be true or false"):
         fedskip.metric(whole="yes")(plain)  # type: ignore[arg-type]
+
+
+def test_by_name_and_by_import() -> None:
+    assert loss("cross_entropy") is cross_entropy
+    assert loss("fedskip.models.metrics:cross_entropy") is cross_entropy
+    assert loss(torch.dist) is torch.dist
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cross_entrpy", r"^loss is not known, .*Did you mean 'cross_entropy'\?"),
+        ("nowhere:focal", r"^loss nowhere:focal: nowhere cannot be imported"),
+        ("torch.nn:MSELoss", r"^loss torch\.nn:MSELoss must be a function"),
+    ],
+)
+def test_what_is_no_loss(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        loss(name)

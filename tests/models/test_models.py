@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedskip import rng
 from fedskip.errors import InputError
 from fedskip.models import MODELS, Dropout, build
-from fedskip.models.checks import check_trainable, stacking_obstacles
+from fedskip.models.forms import check_trainable, stacking_obstacles
 
 
 def counted(module: nn.Module) -> int:

@@ -11,7 +11,7 @@ import fedskip
 from fedskip import models
 from fedskip.errors import InputError
 from fedskip.models.vector import Layout
-from fedskip.models.weights import read_state, read_weights, write_weights
+from fedskip.models.weights import packed, read_state, read_weights
 from fedskip.rng import torch_scope
 
 THIN = {"name": "resnet50", "width": 4, "blocks": [1, 1], "head": False}
@@ -29,7 +29,7 @@ def trained(description, classes=10):
 def written(path, module, **about):
     """The file that a study would leave: a vector cut into named views."""
     layout = Layout.of(module)
-    write_weights(path, layout.views(layout.pack(module)), about)
+    path.write_bytes(packed(layout.views(layout.pack(module)), about))
     return path
 
 
@@ -149,7 +149,7 @@ def test_tied_weights_and_passing_buffers_come_back(tmp_path):
         one, other = Tied(), Tied()
     one.place += 1
     layout = Layout.of(one)
-    write_weights(tmp_path / "ours.safetensors", layout.views(layout.pack(one)), {})
+    (tmp_path / "ours.safetensors").write_bytes(packed(layout.views(layout.pack(one)), {}))
     torch.save(one.state_dict(), tmp_path / "theirs.pt")
     for file, place in (("ours.safetensors", 1.0), ("theirs.pt", 0.0)):
         module = deepcopy(other)

@@ -10,7 +10,7 @@ import pytest
 
 from fedskip import FedAvg, InputError
 from fedskip.config import Tree, build
-from fedskip.models.stackable import KERNELS
+from fedskip.models.forms import KERNELS
 from fedskip.records.folder import Folder
 from fedskip.study.machine import Machine, prepared_setting
 from fedskip.version import device_name

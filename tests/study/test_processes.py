@@ -13,7 +13,7 @@ import pytest
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedskip import InputError
-from fedskip.engine.stacked.stepper import has_compiler
+from fedskip.engine.stepper import has_compiler
 from fedskip.study.processes import AVAILABLE, Process, Respond, Tell, answers
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no safe fork on this system")

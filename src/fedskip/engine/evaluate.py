@@ -15,15 +15,12 @@ from torch.utils._pytree import tree_leaves
 
 from fedskip.engine.arithmetic import spread, torch_threads
 from fedskip.engine.task import Task
-from fedskip.models.losses import per_sample
-from fedskip.models.metrics import Metric
-from fedskip.models.stackable import functional
+from fedskip.models.forms import functional
+from fedskip.models.metrics import Metric, per_sample
 
 CHUNK = {"cpu": 2500, "cuda": 1000}  # samples of a forward pass of one model, at most
-LEAST, ACTIVATION = (
-    25,
-    4 << 20,
-)  # samples; bytes of an activation, which a CPU is to find in its caches
+LEAST = 25  # samples, at least
+ACTIVATION = 4 << 20  # bytes of an activation, which a CPU is to find in its caches
 HELD = 1 << 28  # bytes of outputs that metrics of the whole test set wait for; at least one model's
 STACKED_CHUNK = {"cpu": 65_536, "cuda": 16_384}  # samples times models of a stacked forward pass
 
@@ -46,7 +43,7 @@ class Evaluator:
     ) -> None:
         self.task, self.stacked, self.workers, self.threads = task, stacked, workers, threads
         self._own = threading.local()
-        self._largest: int | None = None  # bytes of an activation of one sample
+        self._sizes: tuple[int, int] | None = None  # see `_bytes`
         self._module = functional(task.module).eval() if stacked else task.module
 
     def __call__(
@@ -69,7 +66,7 @@ class Evaluator:
         metrics = self.task.metrics if further else self.task.metrics[:1]
         if not any(metric.whole for metric in metrics):
             return self._scores(models, where, owner, metrics)
-        fit = max(1, HELD // max(1, len(where) * self._output_size(where)))
+        fit = max(1, HELD // max(1, len(where) * self._bytes(where)[1]))
         parts = [self._scores(part, where, owner, metrics) for part in models.split(fit)]
         return Scores(
             np.concatenate([part.metric for part in parts]), np.concatenate([part.loss for part in parts]),
@@ -106,9 +103,8 @@ class Evaluator:
             by_owner = np.full((len(outputs), owner.max() + 1), np.nan)
             for one in np.unique(owner):
                 mine = torch.from_numpy(np.flatnonzero(owner == one))
-                by_owner[:, one] = [
-                    metric.of_all(output[mine], targets[mine]) for output in outputs
-                ]
+                each = (metric.of_all(output[mine], targets[mine]) for output in outputs)
+                by_owner[:, one] = [*each]
         return scores, by_owner
 
     def _measure(
@@ -158,17 +154,9 @@ class Evaluator:
             for column in zip(*scored, strict=True)
         ]
 
-    def _output_size(self, index: Tensor) -> int:
-        """Bytes of what a model gives for one sample."""
-        module = copy.deepcopy(self.task.module).eval()
-        with torch.no_grad():
-            return int(self.task.arithmetic.compute(module, self._inputs(index[:1])[0]).nbytes)
-
-    def _chunk(self, models: Tensor, index: Tensor) -> int:
-        most = CHUNK[models.device.type]
-        if models.device.type != "cpu" or not len(index):
-            return most
-        if self._largest is None:
+    def _bytes(self, index: Tensor) -> tuple[int, int]:
+        """Of one sample: bytes of the largest activation, and of what the model gives."""
+        if self._sizes is None:
             module, sizes = copy.deepcopy(self.task.module).eval(), [1]
 
             def note(_: object, __: object, output: Any) -> None:
@@ -176,9 +164,16 @@ class Evaluator:
 
             for part in module.modules():
                 part.register_forward_hook(note)
-            module(self._inputs(index[:1])[0])
-            self._largest = max(sizes)
-        return max(LEAST, min(most, ACTIVATION // self._largest))
+            with torch.no_grad():
+                output = module(self._inputs(index[:1])[0])
+            self._sizes = max(sizes), output.nbytes
+        return self._sizes
+
+    def _chunk(self, models: Tensor, index: Tensor) -> int:
+        most = CHUNK[models.device.type]
+        if models.device.type != "cpu" or not len(index):
+            return most
+        return max(LEAST, min(most, ACTIVATION // self._bytes(index)[0]))
 
     def _loaded(self, models: Tensor, m: int) -> nn.Module:
         """This thread's own module, holding model m."""

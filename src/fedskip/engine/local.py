@@ -12,7 +12,7 @@ import numpy as np
 
 from fedskip.errors import InputError, require
 from fedskip.parsing.ranges import MOST, AtLeast, AtMost, Count, In, Positive
-from fedskip.parsing.values import fit_all
+from fedskip.parsing.values import fit, fit_all
 from fedskip.rng import shuffles
 
 
@@ -112,6 +112,11 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "step": {"every": 50.0, "factor": 0.1},
     "inverse": {"half": 50.0},
 }
+# a rate of 0 would leave SCAFFOLD and FedNova to divide by it; a cosine only tends to its floor
+_RANGES = {
+    "floor": Annotated[float, In("[0, 1]", "it is a share of local.lr")],
+    "every": Positive, "factor": Positive, "half": Positive,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,20 +143,9 @@ class Decay:
                 continue
             if name not in options:
                 takes = ", ".join(options) or "no options"
-                raise InputError(
-                    "local.decay", f"has no option {name!r}; {match[1]} takes {takes}", rule
-                )
-            try:
-                options[name] = float(text)
-            except ValueError:
-                raise InputError("local.decay", f"needs a number for {name!r}", rule) from None
-            # a rate of 0 would leave SCAFFOLD and FedNova to divide by it; a cosine only tends to its floor
-            if not (0 < options[name] < math.inf or (name == "floor" and options[name] == 0)):
-                raise InputError("local.decay", f"needs {name!r} to be positive", rule)
-            if name == "floor" and options[name] > 1:
-                raise InputError(
-                    "local.decay", "needs a floor of at most 1, a share of local.lr", rule
-                )
+                rule_of = f"has no option {name!r}; {match[1]} takes {takes}"
+                raise InputError("local.decay", rule_of, rule)
+            options[name] = fit(f"local.decay: {name}", text, _RANGES[name])
         return cls(match[1], tuple(options.items()))
 
     def at(self, position: np.ndarray, rounds: int) -> np.ndarray:

@@ -19,9 +19,8 @@ from fedskip.engine.arithmetic import spread
 from fedskip.engine.local import Route
 from fedskip.engine.task import Job, Notify, Preparing, Task, Trained
 from fedskip.methods.terms import Contrast, Terms
-from fedskip.models.dropout import Dropout, words
-from fedskip.models.losses import contrast_loss, per_sample
-from fedskip.models.stackable import features_of
+from fedskip.models.forms import Dropout, features_of, words
+from fedskip.models.metrics import contrast_loss, per_sample
 from fedskip.rng import fold, mix, torch_scope
 
 

@@ -5,6 +5,7 @@ terms that bend their updates. It is passive: it takes jobs, trains until some v
 back. What happens between two visits is none of its business.
 """
 
+import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -17,10 +18,9 @@ from torch import Tensor, nn
 from fedskip.data.dataset import Samples, TestTransform, TrainTransform
 from fedskip.engine.arithmetic import EXACT, Arithmetic
 from fedskip.engine.local import Local, Route
+from fedskip.errors import InputError, first_line
 from fedskip.methods.terms import Terms
-from fedskip.models.checks import uses_torch_randomness
-from fedskip.models.losses import Measure
-from fedskip.models.metrics import Metric, metrics
+from fedskip.models.metrics import Measure, Metric
 from fedskip.models.vector import Layout
 
 
@@ -31,7 +31,7 @@ class Task:
     module: nn.Module  # a template; engines train their own copies
     layout: Layout
     loss: Measure
-    metric: Measure | tuple[Metric, ...]  # a function will do where one per sample is all
+    metrics: tuple[Metric, ...]  # what models are scored by; the first is the headline
     samples: Samples
     local: Local
     train_transform: TrainTransform | None = None
@@ -44,17 +44,21 @@ class Task:
         return next(self.module.parameters()).device
 
     @functools.cached_property
-    def metrics(self) -> tuple[Metric, ...]:
-        """What models are scored by; the first is the headline."""
-        return metrics(self.metric)
-
-    @functools.cached_property
     def draws(self) -> bool:
         """Whether the module, in training, draws from torch's own generator rather than from its key."""
         inputs, _ = self.samples.take(torch.arange(min(2, len(self.samples)), device=self.device))
         if self.train_transform is not None:
             inputs = self.train_transform(inputs, torch.arange(len(inputs), device=self.device))
-        return uses_torch_randomness(self.module, inputs)
+        module = copy.deepcopy(self.module).cpu().train()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            before = torch.get_rng_state()
+            try:
+                module(inputs.cpu())
+            except Exception as error:  # a user's module may raise anything
+                rule = f"cannot take samples of the shape {tuple(inputs.shape[1:])}"
+                name, fix = type(module).__name__, f"it says: {first_line(error)}"
+                raise InputError("model", rule, name, fix) from error
+            return not torch.equal(before, torch.get_rng_state())
 
     def sample(self) -> Tensor:
         """A sample as the model takes it in a test, (1, ...)."""

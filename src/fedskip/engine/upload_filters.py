@@ -105,38 +105,28 @@ class UploadFilter:
         draw: Draw | None = None,
     ) -> None:
         """`draw` gives the noise of privacy; None: it follows from the visits' keys, as in simulations."""
-        self.trainable, self.privacy, self.attack, self.poisoners = (
-            trainable,
-            privacy,
-            attack,
-            poisoners,
-        )
-        self.draw = draw or from_keys
+        self.trainable, self.privacy, self.attack = trainable, privacy, attack
+        self.poisoners, self.draw = poisoners, draw or from_keys
 
     def __call__(self, clients: np.ndarray, keys: Sequence[int], x: Tensor, y: Tensor) -> Tensor:
         """The models (k, P) that leave these clients, whose training took x to y."""
         bad = np.array([int(client) in self.poisoners for client in clients], dtype=bool)
         if self.privacy is None and not bad.any():
             return y
-        x, d = x[:, : self.trainable], y[:, : self.trainable] - x[:, : self.trainable]
-        size = d.norm(dim=1, keepdim=True)
-        out = y[:, : self.trainable]
-        if self.privacy is not None:
-            out = self._private(self.privacy, keys, x, d, size)
+        x, y, rest = x[:, : self.trainable], y[:, : self.trainable], y[:, self.trainable :]
+        d = y - x
+        size, out = d.norm(dim=1, keepdim=True), y
+        if self.privacy is not None:  # an update that is not finite leaves as zeros
+            clip = self.privacy.clip
+            clipped = x + torch.where(size.isfinite(), d * (clip / size).clamp_max(1.0), 0.0)
+            out = clipped + self.draw(keys, clipped, self.privacy.sigma * clip)
         if self.attack is not None and bad.any():
             harm = -d
             if self.attack.kind == "noise":
                 g = _normal("attack", keys, d)
                 harm = size * g / g.norm(dim=1, keepdim=True)
             out = torch.where(on(d.device, bad)[:, None], x + self.attack.scale * harm, out)
-        return torch.cat([out, y[:, self.trainable :]], 1)
-
-    def _private(
-        self, how: Privacy, keys: Sequence[int], x: Tensor, d: Tensor, size: Tensor
-    ) -> Tensor:
-        """x (k, D) with updates d that are clipped and noisy; one that is not finite leaves as zeros."""
-        clipped = x + torch.where(size.isfinite(), d * (how.clip / size).clamp_max(1.0), 0.0)
-        return clipped + self.draw(keys, clipped, how.sigma * how.clip)
+        return torch.cat([out, rest], 1)
 
 
 def from_keys(keys: Sequence[int], clipped: Tensor, deviation: float) -> Tensor:

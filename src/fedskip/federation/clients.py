@@ -109,32 +109,30 @@ class Clients:
             y: the models after training, (k, P).
             loss: the sum of the batch losses of each, (k,).
         """
-        of = _sound(y, loss) if self.guard else None
+        of, d = None, self.layout.trainable
+        if self.guard:  # a GPU has to wait for the answer
+            sound = (y.isfinite().all(1) & loss.isfinite()).cpu().numpy()
+            of = None if sound.all() else np.flatnonzero(sound)
         if of is not None:
             index = on(y.device, of)
-            orders, routes = orders.take(of), [routes[k] for k in of]
+            orders, routes = orders.take(of), [routes[k] for k in of.tolist()]
             y, loss = y.index_select(0, index), loss.index_select(0, index)
-        if self.upload_filter is not None and routes:
-            y = self.upload_filter(orders.clients, orders.keys, orders.x, y)
-        upload = self._remember(orders, routes, y) if routes else {}
+        upload: State = {}
+        if routes:
+            if self.upload_filter is not None:
+                y = self.upload_filter(orders.clients, orders.keys, orders.x, y)
+            memory, visit = self._facts(orders, routes)
+            kept, upload = self.method.end(orders.x[:, :d], y[:, :d], memory, orders.sent, visit)
+            models = {name for name, kind in self.method.remembers.items() if kind == MODEL}
+            if kept.keys() != self.method.remembers.keys() - models:
+                declared = sorted(self.method.remembers.keys() - models)
+                rule = f"holds {self.method.label}, whose end must give {declared} to remember"
+                fix = "`remembers` and `end` must name the same ones"
+                raise InputError("methods", rule, sorted(kept), fix)
+            self.memory.keep(orders.clients, kept | dict.fromkeys(models, y))
         steps = np.array([route.steps for route in routes])
         a = np.array([route.a for route in routes])
         return Replies(y, upload, self.sizes[orders.clients], steps, a, loss, of)
-
-    def _remember(self, orders: Orders, routes: Sequence[Route], y: Tensor) -> State:
-        """Remember what the method wants of visits that have ended; gives what it sends beside the models."""
-        d = self.layout.trainable
-        memory, visit = self._facts(orders, routes)
-        kept, upload = self.method.end(orders.x[:, :d], y[:, :d], memory, orders.sent, visit)
-        declared = {name for name, kind in self.method.remembers.items() if kind != MODEL}
-        if kept.keys() != declared:
-            rule = f"holds {self.method.label}, whose end must give {sorted(declared)} to remember"
-            raise InputError(
-                "methods", rule, sorted(kept), "`remembers` and `end` must name the same ones"
-            )
-        kept = kept | {name: y for name, kind in self.method.remembers.items() if kind == MODEL}
-        self.memory.keep(orders.clients, kept)
-        return upload
 
     def _facts(self, orders: Orders, routes: Sequence[Route]) -> tuple[State, Visit]:
         memory, first = self.memory.recall(orders.clients)
@@ -144,9 +142,3 @@ class Clients:
             if kind == MODEL:  # until it has one, the received: some modules make NaN of all zeros
                 memory[name] = torch.where(visit.first, orders.x, memory[name])
         return memory, visit
-
-
-def _sound(y: Tensor, loss: Tensor) -> np.ndarray | None:
-    """Which visits ended in finite weights and losses; None: all. A GPU has to wait for the answer."""
-    sound = (y.isfinite().all(1) & loss.isfinite()).cpu().numpy()
-    return None if sound.all() else np.flatnonzero(sound)

@@ -1,13 +1,11 @@
 """One run: cohort -> visits -> absorb -> merge or skip. It knows no device and no network.
 
 `Server` and `Clients` exchange `Orders` and `Replies` and nothing else, so a network fits between them.
-`Run` plays both in one process. Its rounds come in stretches, from one meeting of all slots to the next. A
-stretch of one round is played in lock-step; in a longer one each slot runs ahead to its next client.
+`Run` plays both in one process. Its rounds come in stretches, from one meeting of all slots to the next.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,31 +15,6 @@ from fedskip.federation.clients import Clients
 from fedskip.federation.server import Outcome, Saved, Server, Visited
 from fedskip.methods.base import State
 from fedskip.models.vector import on
-
-
-class BrokenVisit(NamedTuple):
-    """A visit whose training loss was not finite."""
-
-    round: int  # counted from 1
-    client: int
-    slot: int | None = None  # None: noted before slots were
-
-
-def first_broken_visit(visits: Sequence[Visited]) -> BrokenVisit | None:
-    """The first of some visits whose training loss was not finite. A GPU has to wait for the answer."""
-    if not visits:
-        return None
-    fine = torch.cat([some.loss for some in visits]).isfinite().cpu().numpy()
-    all_visits = [
-        BrokenVisit(some.round + 1, int(client), int(slot))
-        for some in visits
-        for client, slot in zip(some.clients, some.slots, strict=True)
-    ]
-    return min(
-        (visit for visit, ok in zip(all_visits, fine, strict=True) if not ok),
-        key=lambda visit: visit.round,
-        default=None,
-    )
 
 
 class Run:
@@ -71,7 +44,7 @@ class Run:
         self.diverged = False
         self.ended = False  # early, by a stopping rule
         self.visits: list[Visited] = []  # since the last outcome
-        self._stretch: Ahead | None = None
+        self._stretch: Stretch | None = None
 
     @property
     def over(self) -> bool:
@@ -83,8 +56,7 @@ class Run:
         if self.over:
             return []
         if self._stretch is None and self.round < until:
-            stop = self._next_meeting(self.round, until)
-            self._stretch = (LockStep if stop == self.round + 1 else Ahead)(self, self.round, stop)
+            self._stretch = Stretch(self, self._next_meeting(self.round, until))
         return [] if self._stretch is None else self._stretch.ready()
 
     def done(self, trained: Trained) -> Outcome | None:
@@ -96,11 +68,11 @@ class Run:
             return None
         self.round, self._stretch = stretch.stop, None
         if self.server.period.merges(self.round):
-            return self._seen(self.server.merge(self.round, keep_slots=self.keep_slots))
-        return self._seen(self.server.look(self.round)) if self._looks(self.round) else None
-
-    def _seen(self, outcome: Outcome) -> Outcome:
-        """The outcome, with the visits that led to it."""
+            outcome = self.server.merge(self.round, keep_slots=self.keep_slots)
+        elif self._looks(self.round):
+            outcome = self.server.look(self.round)
+        else:
+            return None
         visits, self.visits = self.visits, []
         return replace(outcome, visits=visits)
 
@@ -146,9 +118,8 @@ class Run:
         """All slots meet after every round if the method needs it; else at merges, looks and `until`."""
         rounds = round + 1
         if self.server.method.sync == "period":
-            while (
-                rounds < until and not self.server.period.merges(rounds) and not self._looks(rounds)
-            ):
+            merges = self.server.period.merges
+            while rounds < until and not merges(rounds) and not self._looks(rounds):
                 rounds += 1
         return rounds
 
@@ -178,17 +149,23 @@ class Run:
             parts[part][rest] = tensor
         self.server.restore(parts["server"], notes["server"])
         self.clients.memory.restore(parts["memory"], notes["memory"])
-        self.round, self.steps = notes["round"], notes.get("steps", 0)
+        self.round, self.steps = notes["round"], notes["steps"]
 
 
-class Ahead:
-    """A stretch in which a slot that is back goes straight on to its next client, up to the stop."""
+class Stretch:
+    """The rounds from one meeting of all slots to the next.
 
-    def __init__(self, run: Run, start: int, stop: int) -> None:
+    In a single round, what the slots bring back is absorbed together. In several, a slot that is back goes
+    straight on to its next client.
+    """
+
+    def __init__(self, run: Run, stop: int) -> None:
         self.run, self.stop = run, stop
-        self.at = np.full(run.server.slots, start)  # rounds that each slot has done
+        self.at = np.full(run.server.slots, run.round)  # rounds that each slot has done
         self.away = np.zeros(len(self.at), dtype=bool)
         self.changed = True  # since `ready` was last asked, which is asked often
+        self.waits = stop == run.round + 1  # whether what is back waits for the rest
+        self.back: list[Trained] = []
 
     def ready(self) -> list[Job]:
         if not self.changed:
@@ -200,32 +177,17 @@ class Ahead:
         return [self.run.start(int(r), np.flatnonzero(free & (self.at == r))) for r in rounds]
 
     def done(self, trained: Trained) -> None:
-        back = self.run.absorb(trained)
-        self.at[back] += 1
-        self.away[back] = False
+        self.back.append(trained)
+        if self.waits and sum(len(some.ks) for some in self.back) < len(self.at):
+            return
+        if len(self.back) > 1:  # slot by slot, whatever the order in which they ended
+            ks = np.concatenate([some.ks for some in self.back])
+            order = on(trained.y.device, np.argsort(ks))
+            y = torch.cat([some.y for some in self.back]).index_select(0, order)
+            loss = torch.cat([some.loss for some in self.back]).index_select(0, order)
+            trained = Trained(trained.job, sorted(ks.tolist()), y, loss)
+        slots = self.run.absorb(trained)
+        self.back = []
+        self.at[slots] += 1
+        self.away[slots] = False
         self.changed = True
-
-
-class LockStep(Ahead):
-    """A stretch of one round, in which what the slots bring back is absorbed together."""
-
-    def __init__(self, run: Run, start: int, stop: int) -> None:
-        super().__init__(run, start, stop)
-        self.ended: list[Trained] = []
-
-    def done(self, trained: Trained) -> None:
-        self.ended.append(trained)
-        if sum(len(some.ks) for some in self.ended) == len(self.at):
-            super().done(in_order(self.ended))
-
-
-def in_order(ended: list[Trained]) -> Trained:
-    """All visits of a job, slot by slot, whatever the order in which they ended."""
-    if len(ended) == 1:
-        return ended[0]
-    ks = np.concatenate([some.ks for some in ended])
-    order = on(ended[0].y.device, np.argsort(ks))
-    y, loss = torch.cat([some.y for some in ended]), torch.cat([some.loss for some in ended])
-    return Trained(
-        ended[0].job, sorted(ks.tolist()), y.index_select(0, order), loss.index_select(0, order)
-    )

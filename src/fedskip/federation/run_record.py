@@ -6,18 +6,42 @@ A study, its worker processes, a cluster and the server of a federation over a n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from fedskip.federation.run import BrokenVisit, Run, first_broken_visit
+from fedskip.federation.run import Run
 from fedskip.federation.server import Outcome, Saved, Visited
 from fedskip.models.vector import Layout
 from fedskip.models.weights import packed
 
 Row = dict[str, Any]  # of a table, by column
+NOTED = ("evaluated_at", "best_at", "ended", "ended_at")  # fields that a checkpoint has as they are
+
+
+class BrokenVisit(NamedTuple):
+    """A visit whose training loss was not finite."""
+
+    round: int  # counted from 1
+    client: int
+    slot: int
+
+
+def first_broken_visit(visits: Sequence[Visited]) -> BrokenVisit | None:
+    """The first of some visits whose training loss was not finite. A GPU has to wait for the answer."""
+    if not visits:
+        return None
+    fine = torch.cat([some.loss for some in visits]).isfinite().cpu().numpy()
+    all_visits = [
+        BrokenVisit(some.round + 1, int(client), int(slot))
+        for some in visits
+        for client, slot in zip(some.clients, some.slots, strict=True)
+    ]
+    broken = (visit for visit, ok in zip(all_visits, fine, strict=True) if not ok)
+    return min(broken, key=lambda visit: visit.round, default=None)
 
 
 @dataclass
@@ -41,9 +65,8 @@ class RunRecord:
     final_model: Tensor | None = None
     final: float | None = None
     visits: list[Visited] = field(default_factory=list)  # of outcomes that are not evaluated yet
-    broke: BrokenVisit | None = (
-        None  # the first visit whose loss was not finite, as far as is known
-    )
+    # the first visit whose loss was not finite, as far as is known
+    broke: BrokenVisit | None = None
 
     @property
     def name(self) -> str:
@@ -118,9 +141,13 @@ class RunRecord:
         sign = 1 if self.higher_is_better else -1
         if score is not None and sign * score > self.best:
             self.best, self.best_model, self.best_at = sign * score, model, outcome.round
-        rounds_since = outcome.round - self.best_at
-        if why := stops(self.stop, score, rounds_since, higher=self.higher_is_better):
-            self.ended, self.ended_at, self.run.ended = why, outcome.round, True
+        target, patience = self.stop.get("target"), self.stop.get("patience", math.inf)
+        if score is not None and target is not None and sign * score >= sign * target:
+            self.ended = "target"
+        elif outcome.round - self.best_at >= patience:
+            self.ended = "patience"
+        if self.ended:
+            self.ended_at, self.run.ended = outcome.round, True
         return row
 
     def find_broken_visit(self) -> BrokenVisit | None:
@@ -135,8 +162,8 @@ class RunRecord:
     def summary(self) -> Row:
         """What is known of the run beside its history; rounds and bytes after the last merge count, too."""
         server = self.run.server
-        row = self.about() | {"final": self.final, "diverged": self.run.diverged}
-        row["ended"] = self.ended
+        row = self.about()
+        row |= {"final": self.final, "diverged": self.run.diverged, "ended": self.ended}
         if self.run.diverged:  # its last finite numbers stand
             broke = self.find_broken_visit()
             row |= {f"broke_{name}": n for name, n in broke._asdict().items()} if broke else {}
@@ -177,45 +204,23 @@ class RunRecord:
             tensors["last_model"] = self.last_model
         return tensors, {
             "run": run, "diverged": self.run.diverged, "broke": self.find_broken_visit(),
-            "evaluated_at": self.evaluated_at,
             "best": self.best if math.isfinite(self.best) else None,
             "last_is_best": self.last_model is self.best_model,
-            "best_at": self.best_at, "ended": self.ended, "ended_at": self.ended_at,
-            "set_aside": self.run.server.set_aside,
+            "set_aside": self.run.server.set_aside, **{name: getattr(self, name) for name in NOTED},
         }  # fmt: skip
 
     def restore(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """Go on from what `save` gave."""
-        self.run.diverged, self.evaluated_at = notes["diverged"], notes["evaluated_at"]
-        self.broke = BrokenVisit(*notes["broke"]) if notes.get("broke") else None
+        for name in NOTED:
+            setattr(self, name, notes[name])
+        self.run.diverged, self.run.ended = notes["diverged"], bool(self.ended)
+        self.broke = BrokenVisit(*notes["broke"]) if notes["broke"] else None
         self.best = -math.inf if notes["best"] is None else notes["best"]
-        self.best_at, self.ended = notes.get("best_at", 0), notes.get("ended", "")
-        self.ended_at, self.run.ended = notes.get("ended_at", 0), bool(self.ended)
-        self.best_model = tensors.pop("best_model", None)
-        self.last_model = (
-            self.best_model if notes["last_is_best"] else tensors.pop("last_model", None)
-        )
-        self.run.server.set_aside = notes.get("set_aside", 0)
+        self.best_model, last = tensors.pop("best_model", None), tensors.pop("last_model", None)
+        self.last_model = self.best_model if notes["last_is_best"] else last
+        self.run.server.set_aside = notes["set_aside"]
         if not self.run.over:
             self.run.restore(tensors, notes["run"])
-
-
-def stops(
-    stop: Mapping[str, float], score: float | None, rounds_since: int, *, higher: bool = True
-) -> str:
-    """Why a run ends here, or nothing; `rounds_since`: since its score was best.
-
-    `score` is None where the metric is undefined; `higher`: whether higher ones are better.
-
-    >>> stops({"patience": 5, "target": 0.9}, 0.8, 5), stops({"target": 0.9}, 0.9, 0), stops({}, 1.0, 9)
-    ('patience', 'target', '')
-    """
-    target = stop.get("target")
-    if score is not None and target is not None:
-        reached = score >= target if higher else score <= target
-        if reached:
-            return "target"
-    return "patience" if rounds_since >= stop.get("patience", math.inf) else ""
 
 
 def save_records(records: list[RunRecord]) -> Saved:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from fedskip.errors import InputError
-from fedskip.methods.base import Federation, Merged, Method, State
-from fedskip.methods.period import Period
+from fedskip.methods.base import Federation, Merged, Method, Period, State
 from fedskip.models.vector import Layout, on
 from fedskip.rng import ordered_sample, visit_key
 
@@ -141,17 +140,21 @@ class Server:
         self.method, self.layout, self.seed, self.policy = method, layout, seed, policy
         self.period = Period.parse(method.period)
         self.slots = slots
-        zeros = x.new_zeros(layout.trainable)
         self.federation = Federation(
-            clients, zeros, lambda: (fresh() if fresh else x)[: layout.trainable]
-        )
-        self.x = x  # (P,) the model last broadcast
-        self.w = x.expand(slots, -1).clone()  # (K, P)
+            clients, x.new_zeros(layout.trainable),
+            lambda: (fresh() if fresh else x)[: layout.trainable],
+        )  # fmt: skip
         self.state = method.start(self.federation)
-        self.seen = np.zeros(slots)  # samples each slot has seen since the last merge
-        self.a = np.zeros(slots)
-        self.loss, self.steps = x.new_zeros(slots), np.zeros(slots)
         self.merges = self.bytes_down = self.bytes_up = self.set_aside = 0
+        self._begin_period(x)
+
+    def _begin_period(self, x: Tensor) -> None:
+        """Every slot holds the model x, and has seen nothing."""
+        self.x = x  # (P,) the model last broadcast
+        self.w = x.expand(self.slots, -1).clone()  # (K, P)
+        # of each slot since then: samples, the sum of `Visit.a`, steps, the sum of losses
+        self.seen, self.a, self.steps = np.zeros((3, self.slots))
+        self.loss = x.new_zeros(self.slots)
 
     def cohort(self, round: int) -> np.ndarray:
         """The clients that the slots visit in a round, (K,)."""
@@ -208,15 +211,11 @@ class Server:
         p = self._column(seen / max(seen.sum(), 1.0))
         self.merges += 1
         if len(seen):
-            merged = self.method.merge(
-                self.state, self.x[:d], w[:, :d], p, self._column(a)[:, None]
-            )
+            state, a_column = self.state, self._column(a)[:, None]
+            merged = self.method.merge(state, self.x[:d], w[:, :d], p, a_column)
             if not isinstance(merged, Merged):
-                rule, fix = (
-                    f"holds {self.method.label}, whose merge gives no Merged",
-                    "return Merged(...)",
-                )
-                raise InputError("methods", rule, type(merged).__name__, fix)
+                rule = f"holds {self.method.label}, whose merge gives no Merged"
+                raise InputError("methods", rule, type(merged).__name__, "return Merged(...)")
             self.state = merged.server
             x = self.x[d:]
             rest = x + p @ (w[:, d:] - x)  # to the bit the same where nothing has moved
@@ -228,14 +227,7 @@ class Server:
         outcome = self._outcome(round, w[:, :d], p, evaluated, keep_slots, final)
         if broadcast is not evaluated:
             outcome = replace(outcome, broadcast=broadcast)
-        self.x = broadcast
-        self.w = broadcast.expand(self.slots, -1).clone()
-        self.seen, self.a, self.steps = (
-            np.zeros(self.slots),
-            np.zeros(self.slots),
-            np.zeros(self.slots),
-        )
-        self.loss = torch.zeros_like(self.loss)
+        self._begin_period(broadcast)
         return outcome
 
     def look(self, round: int) -> Outcome:
@@ -267,11 +259,8 @@ class Server:
 
     def save(self) -> Saved:
         """The server's state between two rounds; slots that are all equal are kept once, as x."""
-        tensors = {
-            "x": self.x,
-            "loss": self.loss,
-            **{f"state.{name}": t for name, t in self.state.items()},
-        }
+        tensors = {"x": self.x, "loss": self.loss}
+        tensors |= {f"state.{name}": t for name, t in self.state.items()}
         if self.seen.any():
             tensors["w"] = self.w
         numbers = {name: getattr(self, name).tolist() for name in ("seen", "a", "steps")}
@@ -284,4 +273,4 @@ class Server:
         for name in ("seen", "a", "steps"):
             setattr(self, name, np.array(notes[name]))
         for name in COUNTS:
-            setattr(self, name, notes.get(name, 0))
+            setattr(self, name, notes[name])

@@ -1,4 +1,4 @@
-"""A federation wired in one call: a task and its runs, from data with clients, a method and a model.
+"""A federation wired in one call: a task, its runs, and the plan by which the stacked engine trains them.
 
 Studies, benchmarks, the contract, the tests and Flower's sites are wired here. On a server whose clients are
 elsewhere, `Server` stands alone.
@@ -7,6 +7,8 @@ elsewhere, `Server` stands alone.
 import copy
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -16,7 +18,20 @@ from fedskip.data import Partition
 from fedskip.data.dataset import Dataset, Samples, TestTransform, TrainTransform
 from fedskip.engine.arithmetic import EXACT, Arithmetic
 from fedskip.engine.local import Local, Route, route
-from fedskip.engine.task import Task
+from fedskip.engine.plan import (
+    CONTRAST_SIZES,
+    MASKED,
+    SHARE,
+    SIZES,
+    STREAM_SIZES,
+    WORTH,
+    Plan,
+    busy_rows,
+    limited,
+    stack_sizes,
+)
+from fedskip.engine.stacked import Stack
+from fedskip.engine.task import Job, Task
 from fedskip.engine.upload_filters import UploadFilter
 from fedskip.errors import InputError, require
 from fedskip.federation.clients import Clients
@@ -24,13 +39,13 @@ from fedskip.federation.run import Run
 from fedskip.federation.server import Server
 from fedskip.methods.base import Method
 from fedskip.models import key_dropout
-from fedskip.models.losses import Measure
-from fedskip.models.losses import loss as named_loss
-from fedskip.models.metrics import Metric, metrics
+from fedskip.models.metrics import Measure, Metric, metrics
+from fedskip.models.metrics import loss as named_loss
 from fedskip.models.vector import Layout
 
 ClientSamples = Partition | Sequence[np.ndarray]  # the pool indices of each client
 Routes = Callable[[int, int, int], Route]  # the steps of a visit, by its key, client and round
+PLANNED = 16  # rounds of each run that the sizes of stacks are planned from
 
 
 def make_task(
@@ -55,15 +70,19 @@ def make_task(
         arithmetic: the precision, and whether sums repeat their bits.
         full_batches: whether every client is known to fill a batch.
     """
-    device = torch.device(device)
-    module = key_dropout(copy.deepcopy(module)).to(device, arithmetic.dtype)
+    device, dtype = torch.device(device), arithmetic.dtype
+    module = key_dropout(copy.deepcopy(module)).to(device, dtype)
     train_transform: TrainTransform | None = None
     test_transform: TestTransform | None = None
     if isinstance(data, Dataset):
-        train_transform = in_dtype(arithmetic.dtype, data.train_transform)
-        test_transform = in_dtype(arithmetic.dtype, data.test_transform)
+        train_transform, test_transform = data.train_transform, data.test_transform
         data = data.samples
-    samples = data.to(device, arithmetic.dtype)
+    if dtype != torch.float32:  # which transforms give
+        train_transform, test_transform = (
+            transform and (lambda *given, give=transform: give(*given).to(dtype))
+            for transform in (train_transform, test_transform)
+        )
+    samples = data.to(device, dtype)
     rule = "must give samples"
     require("data.samples.to", hasattr(samples, "take"), rule, type(samples).__name__)
     return Task(
@@ -108,8 +127,9 @@ def make_run(
         name: by default the method and the seed.
         eval_every, keep_slots: see `Run`.
     """
-    if rounds is None and task.local.decay.startswith("cosine"):
-        raise InputError("rounds", "must be given with a cosine decay, which depends on it")
+    require("clients", len(clients) > 0, "must be the samples of each client; there are none")
+    rule = f"must be from 1 to {len(clients)}, the number of clients"
+    require("cohort", 1 <= cohort <= len(clients), rule, cohort)
     x = task.layout.pack(task.module) if start is None else start
     server = Server(
         method, x, task.layout, clients=len(clients), slots=cohort, seed=seed, policy=cohort_policy,
@@ -118,7 +138,7 @@ def make_run(
     return Run(
         server,
         make_clients(
-            task, clients, method, x, rounds=rounds or 1, routes=routes, upload_filter=upload_filter,
+            task, clients, method, x, rounds=rounds, routes=routes, upload_filter=upload_filter,
             guard=guard,
         ),
         name=name or f"{method.label}.s{seed}",
@@ -134,7 +154,7 @@ def make_clients(
     method: Method,
     like: Tensor,
     *,
-    rounds: int = 1,
+    rounds: int | None = None,
     routes: Routes | None = None,
     upload_filter: UploadFilter | None = None,
     guard: bool = False,
@@ -153,20 +173,81 @@ def make_clients(
     )  # fmt: skip
 
 
-def make_routes(clients: ClientSamples, local: Local, rounds: int, kept: int = 0) -> Routes:
+def make_routes(clients: ClientSamples, local: Local, rounds: int | None, kept: int = 0) -> Routes:
     """The steps of visits to these clients; the last `kept` are remembered for runs that share them."""
+    if rounds is None and local.decay.startswith("cosine"):
+        raise InputError("rounds", "must be given with a cosine decay, which depends on it")
 
     @functools.lru_cache(maxsize=kept)
     def routes(key: int, client: int, round: int) -> Route:
-        return route(key, clients[client], local, round, rounds)
+        return route(key, clients[client], local, round, rounds or 1)
 
     return routes
 
 
-def in_dtype(
-    dtype: torch.dtype, transform: Callable[..., Tensor] | None
-) -> Callable[..., Tensor] | None:
-    """The transform, with its results in `dtype`."""
-    if transform is None or dtype == torch.float32:
-        return transform
-    return lambda *arguments: transform(*arguments).to(dtype)
+def make_plan(
+    task: Task,
+    runs: Sequence[Run],
+    rounds: int,
+    *,
+    compile: bool = True,
+    threads: int = 1,
+    streams: int = 0,
+    kernels: bool = False,
+    rows: int | None = None,
+) -> Plan:
+    """The plan by which the stacked engine trains these runs, which are made for `rounds` rounds.
+
+    Args:
+        compile, threads, streams, kernels: as in `Plan`.
+        rows: how many it may compute at a time; None: as many as fit a GPU, and all on a CPU. Where all
+            fit, there is no limit.
+    """
+    # by whether rows have MOON's contrast
+    first: dict[bool, Job] = {}
+    stretches: dict[bool, list[list[np.ndarray]]] = {False: [], True: []}
+    plan = Plan(compile=compile, threads=threads, streams=streams, kernels=kernels)
+    for run in runs:
+        orders = run.server.orders(0)
+        terms, routes = run.clients.begin(orders)
+        pull, linear, contrast = (t is not None for t in (terms.mu, terms.linear, terms.contrast))
+        plan = replace(plan, pull=plan.pull or pull, linear=plan.linear or linear)
+        first[contrast] = Job(orders.x, terms, routes)
+        stretches[contrast].append(steps_ahead(run, task.local))
+    busy = {contrast: busy_rows(stretches[contrast]) for contrast in (False, True)}
+    most = {contrast: max(busy[contrast]) for contrast in first}
+    if task.device.type == "cuda":
+        remembered = sum(run.clients.most_bytes(rounds * run.server.slots) for run in runs)
+        footprints = {
+            contrast: Stack(task, plan, contrast).footprint(job, remembered, SHARE / len(first))
+            for contrast, job in first.items()
+        }
+        rows = rows or min(footprint.rows for footprint in footprints.values())
+        needs = (fp.line(min(most[contrast], rows)) for contrast, fp in footprints.items())
+        plan = replace(plan, needs=tuple(needs))
+    limit = rows if rows is not None and rows < max(most.values()) else None
+    numbers = {False: SIZES, True: SIZES}  # of sizes
+    masked = MASKED
+    if len(first) > 1:
+        numbers = {False: SIZES - CONTRAST_SIZES, True: CONTRAST_SIZES}
+    if streams:
+        numbers, masked = {False: STREAM_SIZES, True: STREAM_SIZES}, 0.0
+    worth = 0.0  # of a size, in steps of a row over the rounds that the plan is made from
+    if compile and task.device.type == "cpu":
+        worth = WORTH * PLANNED / rounds
+    sizes, contrast_sizes = (
+        stack_sizes(limited(busy[contrast], limit), numbers[contrast], masked, worth)
+        for contrast in (False, True)
+    )
+    return replace(plan, sizes=sizes, contrast_sizes=contrast_sizes, rows=limit)
+
+
+def steps_ahead(run: Run, local: Local) -> list[np.ndarray]:
+    """The steps that each slot takes between two meetings, over the first rounds, (K,) each."""
+    steps = [
+        np.array(
+            [local.steps(int(run.clients.sizes[client])) for client in run.server.cohort(round)]
+        )
+        for round in range(PLANNED)
+    ]
+    return [np.sum(steps[a:b], axis=0) for a, b in pairwise(run.meetings(PLANNED))]

@@ -30,9 +30,8 @@ from fedskip.errors import InputError, require
 from fedskip.federation import make_task
 from fedskip.files import digest
 from fedskip.flower.config import FEDERATION, RUN, FederationConfig
-from fedskip.methods.base import Method
+from fedskip.methods.base import Method, Period
 from fedskip.methods.grammar import parse_many, text
-from fedskip.methods.period import Period
 from fedskip.models.construction import initial_model
 from fedskip.models.metrics import metrics
 from fedskip.models.vector import Layout

@@ -2,7 +2,7 @@
 
 A convolution is a product of its weights with the patches of its input. Under `vmap` that product is one
 batched matmul for all models. The convolution itself would become a grouped one, whose kernels are made
-for few large groups. All sums have a fixed order, so bits repeat. Where the kernels of `windows.py` can
+for few large groups. All sums have a fixed order, so bits repeat. Where the kernels of `convolution.py` can
 be used, they compute the same without storing the patches.
 """
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-WIDEST = 16  # up to so many channels, `windows.py` was measured and is faster
+WIDEST = 16  # up to so many channels, `convolution.py` was measured and is faster
 ALIGNED = 4  # tensor cores want rows of a multiple of 4 numbers (16 bytes)
 
 
@@ -27,13 +27,12 @@ class PatchConv2d(nn.Conv2d):
     precisions = ("fp32", "tf32")  # that the kernels are for
 
     def __init__(self, conv: nn.Conv2d, pool: bool = False, kernels: bool = False) -> None:
-        """`kernels`: use those of `windows.py` where they can be used."""
+        """`kernels`: use those of `convolution.py` where they can be used."""
         nn.Module.__init__(self)
         self.__dict__.update(conv.__dict__)
         self.pool = pool
-        self.kernels = (
-            kernels and pool and conv.bias is not None and max(conv.weight.shape[:2]) <= WIDEST
-        )
+        narrow = max(conv.weight.shape[:2]) <= WIDEST
+        self.kernels = kernels and pool and conv.bias is not None and narrow
 
     def try_kernels(self, device: torch.device, precision: str) -> bool:
         """Whether the kernels run here, in this layer's sizes, and give what torch does for whole numbers."""
@@ -48,38 +47,31 @@ class PatchConv2d(nn.Conv2d):
         x, w, b = (t.detach().to(device)[None] for t in (x, w, b))
         y, where = conv_relu_pool(x, w, b, exact)
         computed = y, *gradients(torch.ones_like(y), x, w, where, exact)
-        return all(
-            torch.equal(one[0].cpu(), other) for one, other in zip(computed, expected, strict=True)
-        )
+        pairs = zip(computed, expected, strict=True)
+        return all(torch.equal(one[0].cpu(), other) for one, other in pairs)
 
     def forward(self, x: Tensor) -> Tensor:
-        if (
-            self.kernels
-            and x.dtype == torch.float32
-            and not torch.is_autocast_enabled(x.device.type)
-        ):
+        device, dtype = x.device.type, x.dtype
+        autocast = torch.is_autocast_enabled(device)
+        if self.kernels and dtype == torch.float32 and not autocast:
             from fedskip.kernels.convolution import ConvReluPool
 
             exact = not torch.backends.cuda.matmul.allow_tf32
             found: tuple[Tensor, Tensor] = ConvReluPool.apply(x, self.weight, self.bias, exact)
             return found[0]
-        device, dtype = x.device.type, x.dtype
-        if torch.is_autocast_enabled(device):  # which reaches neither of the two functions below
+        if autocast:  # which reaches neither of the two functions below
             dtype = torch.get_autocast_dtype(device)
-        patches = Patches.apply(
-            x.to(dtype), *self.kernel_size, self.pool
-        )  # (B, H', W', 4, K), or 1 for 4
+        # (B, H', W', 4, K), or 1 for 4
+        patches = Patches.apply(x.to(dtype), *self.kernel_size, self.pool)
         weight = self.weight.flatten(1).to(dtype)  # (O, C k l)
         outputs = len(weight)
-        weight = F.pad(
-            weight, (0, patches.shape[-1] - weight.shape[1], 0, -outputs % (2 * ALIGNED))
-        )
+        wider = 0, patches.shape[-1] - weight.shape[1], 0, -outputs % (2 * ALIGNED)
+        weight = F.pad(weight, wider)
         y = Product.apply(patches.flatten(1, 3), weight)[..., :outputs]
         y = pooled(y.unflatten(1, patches.shape[1:4]))  # (B, H', W', 4, O) → (B, H', W', O)
         y = y if self.bias is None else y + self.bias
-        return (
-            (F.relu(y) if self.pool else y).permute(0, 3, 1, 2).contiguous()
-        )  # as from a convolution
+        y = F.relu(y) if self.pool else y
+        return y.permute(0, 3, 1, 2).contiguous()  # as from a convolution
 
 
 def _whole(*shape: int) -> Tensor:
@@ -143,9 +135,8 @@ class Patches(torch.autograd.Function):
         side = 2 if pool else 1
         high, wide = (s // side for s in windows.shape[2:4])
         windows = windows[:, :, : high * side, : wide * side]
-        windows = windows.unflatten(3, (wide, side)).unflatten(
-            2, (high, side)
-        )  # (B, C, h, 2, w, 2, k, l)
+        # (B, C, h, 2, w, 2, k, l)
+        windows = windows.unflatten(3, (wide, side)).unflatten(2, (high, side))
         rows = windows.permute(0, 2, 4, 3, 5, 1, 6, 7).flatten(5).flatten(3, 4)
         return F.pad(rows, (0, -rows.shape[-1] % ALIGNED))
 
@@ -158,9 +149,8 @@ class Patches(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor) -> Any:
         (k, l), (_, c, height, width) = ctx.kernel, ctx.shape  # noqa: E741
         side = 2 if ctx.pool else 1
-        d = (
-            d[..., : c * k * l].unflatten(4, (c, k, l)).unflatten(3, (side, side))
-        )  # (B, h, w, 2, 2, c, k, l)
+        # (B, h, w, 2, 2, c, k, l)
+        d = d[..., : c * k * l].unflatten(4, (c, k, l)).unflatten(3, (side, side))
         d = d.permute(6, 7, 0, 5, 1, 3, 2, 4).flatten(6, 7).flatten(4, 5)  # (k, l, B, C, H', W')
         below, beside = height - d.shape[4], width - d.shape[5]
         # a pixel is in up to k l windows: each place in the window is a picture of its own, shifted

@@ -26,8 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedskip.kernels import models_first
 from fedskip.kernels.cuda import kernel
-from fedskip.kernels.vmapped import models_first
 
 CODE = Path(__file__).with_name("recurrence.cu")
 FEW = 16  # the products of so few models fill a GPU only if they are split

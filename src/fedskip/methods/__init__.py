@@ -1,16 +1,7 @@
 """Methods: one file each. FedSkip is `FedAvg(period=5)`, and every other method skips the same way."""
 
 from fedskip.errors import require
-from fedskip.methods.base import (
-    MODEL,
-    TRAINABLE,
-    Federation,
-    Merged,
-    Method,
-    State,
-    Visit,
-    rows,
-)
+from fedskip.methods.base import MODEL, TRAINABLE, Federation, Merged, Method, State, Visit, rows
 from fedskip.methods.fedavg import FedAvg
 from fedskip.methods.feddyn import FedDyn
 from fedskip.methods.fednova import FedNova
@@ -24,34 +15,8 @@ from fedskip.methods.terms import Contrast, Terms
 from fedskip.parsing.ranges import Above, AtLeast, AtMost, In
 
 __all__ = [
-    "MODEL",
-    "TRAINABLE",
-    "Above",
-    "AtLeast",
-    "AtMost",
-    "Contrast",
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedDyn",
-    "FedNova",
-    "FedProx",
-    "Federation",
-    "In",
-    "Median",
-    "Merged",
-    "Method",
-    "Moon",
-    "NormBounded",
-    "Scaffold",
-    "State",
-    "Terms",
-    "TrimmedMean",
-    "Visit",
-    "parse",
-    "parse_many",
-    "registry",
-    "require",
-    "rows",
-    "text",
-]
+    "MODEL", "TRAINABLE", "Above", "AtLeast", "AtMost", "Contrast", "FedAdam", "FedAvg", "FedAvgM",
+    "FedDyn", "FedNova", "FedProx", "Federation", "In", "Median", "Merged", "Method", "Moon",
+    "NormBounded", "Scaffold", "State", "Terms", "TrimmedMean", "Visit", "parse", "parse_many",
+    "registry", "require", "rows", "text",
+]  # fmt: skip

@@ -16,6 +16,7 @@ parameters ride along and are always merged by sample weight.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -23,8 +24,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskip.errors import require
-from fedskip.methods.period import Period
+from fedskip.errors import InputError, require
 from fedskip.methods.terms import Terms
 from fedskip.models.vector import on
 from fedskip.parsing.values import fit_all
@@ -34,6 +34,9 @@ State = dict[str, Tensor]
 TRAINABLE: Literal["trainable"] = "trainable"
 # ... or its last local model as a whole, (P,)
 MODEL: Literal["model"] = "model"
+
+
+_SEGMENT = re.compile(r"([1-9][0-9]*)(?:x([1-9][0-9]*))?")
 
 
 class Visit:
@@ -99,11 +102,10 @@ class Method:
     remembers: ClassVar[Mapping[str, Literal["trainable", "model"]]] = {}
 
     def __post_init__(self) -> None:
-        title = getattr(self, "title", "")
-        line = isinstance(title, str) and title.isprintable()
-        require(
-            f"{type(self).__name__}.title", line, "must be a line of text: it names runs", title
-        )
+        name, title = type(self).__name__, getattr(self, "title", None)
+        line = isinstance(title, str) and title.strip() and title.isprintable()
+        rule, fix = "must be a line of text: it names runs", f"add `title = {name!r}` to the class"
+        require(f"{name}.title", bool(line), rule, title, fix)
         fit_all(self)
         if isinstance(self.period, str) and self.period.isascii() and self.period.isdigit():
             object.__setattr__(self, "period", int(self.period))  # one method, one name
@@ -191,6 +193,44 @@ class Method:
             for f in dataclasses.fields(self)
             if f.name != "period" and (f.name in also or getattr(self, f.name) != f.default)
         }
+
+
+@dataclass(frozen=True)
+class Period:
+    """The number of rounds from one merge to the next, as a rule.
+
+    `5` merges every fifth round. `'1x10,5'` merges every round ten times and every fifth round after that.
+    `'never'` does not merge. The last part holds to the end.
+    """
+
+    segments: tuple[tuple[int, int | None], ...]  # (period, how many times; None: to the end)
+
+    @classmethod
+    def parse(cls, rule: int | str) -> "Period":
+        if rule == "never":
+            return cls(())
+        segments: list[tuple[int, int | None]] = []
+        for part in str(rule).replace(" ", "").split(","):
+            match = _SEGMENT.fullmatch(part)
+            if not match:
+                rules = "must be a number of rounds >= 1, a rule such as '1x10,5', or 'never'"
+                raise InputError("period", rules, rule)
+            segments.append((int(match[1]), int(match[2]) if match[2] else None))
+        if any(times is None for _, times in segments[:-1]):
+            counts = "needs a count for every part but the last, as in '1x10,5'"
+            raise InputError("period", counts, rule)
+        if segments[-1][1] is not None:
+            fix = f"it holds to the end: write '{str(rule).rpartition('x')[0]}'"
+            raise InputError("period", "must have no count in its last part", rule, fix)
+        return cls(tuple(segments))
+
+    def merges(self, rounds: int) -> bool:
+        """Whether slots merge after this number of rounds."""
+        for period, times in self.segments:
+            if times is None or rounds <= period * times:
+                return rounds > 0 and rounds % period == 0
+            rounds -= period * times
+        return False
 
 
 def rows(number: float, like: Tensor) -> Tensor:

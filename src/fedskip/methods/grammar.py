@@ -13,8 +13,7 @@ import math
 import pkgutil
 import re
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -24,9 +23,8 @@ from fedskip.parsing.user_code import is_own, load
 from fedskip.parsing.values import fit, hints_of
 
 _ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)
-_TOKEN = re.compile(
-    r"""'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?|.""", re.DOTALL
-)  # quoted text is one token
+# quoted text is one token
+_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?|.""", re.DOTALL)
 LONGEST = 100_000  # characters of an entry
 MOST = 10_000  # methods of a grid
 
@@ -69,30 +67,24 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
     for entry in entries:
         if isinstance(entry, Method):
             methods.append(entry)
-        elif isinstance(entry, str):
-            if len(entry) > LONGEST:
-                rule, fix = f"must have at most {LONGEST:,} characters", "write several entries"
-                raise InputError("an entry of methods", rule, entry, fix)
-            methods += [method for part in _split(entry) for method in parse(part)]
-        else:
+            continue
+        if not isinstance(entry, str):
             rule = "must be methods or their text, such as 'fedprox(mu=0.01)'"
             raise InputError("methods", rule, entry)
-    _refuse_duplicates(methods)
-    return methods
-
-
-def _refuse_duplicates(methods: list[Method]) -> None:
-    """Refuse an empty list, and two methods that would have the same label in a table."""
+        if len(entry) > LONGEST:
+            rule, fix = f"must have at most {LONGEST:,} characters", "write several entries"
+            raise InputError("an entry of methods", rule, entry, fix)
+        methods += [method for part in _split(entry) for method in parse(part)]
     if not methods:
         raise InputError("methods", "must name at least one method", fix="write methods: [fedavg]")
-    seen: dict[str, Method] = {}
+    seen: dict[str, Method] = {}  # two of one label would share rows and files
     for method in methods:
-        label = in_a_file(method.label)
-        if label in seen:
-            same = type(seen[label]) is type(method)
+        first = seen.setdefault(in_a_file(method.label), method)
+        if first is not method:
+            same = type(first) is type(method)
             fix = "remove one of the two" if same else "give your class its own `title`"
-            raise InputError("methods", f"holds {seen[label].label} twice", text(method), fix)
-        seen[label] = method
+            raise InputError("methods", f"holds {first.label} twice", text(method), fix)
+    return methods
 
 
 # --- labels in tables and files --------------------------------------------------------------------------
@@ -105,7 +97,7 @@ def label_among(method: Method, others: Iterable[Method]) -> str:
     >>> [label_among(method, methods) for method in methods]
     ['MOON(mu=1.0)', 'MOON(mu=5.0)', 'FedAvg']
     """
-    return method.label_with(_differing_parameters([method, *others])[type(method)])
+    return labels_as_added([[method, *others]])[0][1]
 
 
 def labels_as_added(parts: Iterable[Iterable[Method]]) -> list[tuple[Method, str]]:
@@ -118,21 +110,16 @@ def labels_as_added(parts: Iterable[Iterable[Method]]) -> list[tuple[Method, str
     for methods in parts:
         known = [method for method, _ in labels]
         new = [method for method in methods if method not in known]
-        differing = _differing_parameters([*known, *new])
+        differing: dict[type[Method], list[str]] = {}
+        for kind in {type(method) for method in new}:
+            first, *others = [method for method in [*known, *new] if type(method) is kind]
+            differing[kind] = [
+                field.name
+                for field in dataclasses.fields(kind)
+                if any(getattr(one, field.name) != getattr(first, field.name) for one in others)
+            ]
         labels += [(method, method.label_with(differing[type(method)])) for method in new]
     return labels
-
-
-def _differing_parameters(methods: Iterable[Method]) -> Mapping[type[Method], list[str]]:
-    """By class of methods, the names of the parameters in which some of them differ."""
-    first: dict[type[Method], Method] = {}
-    differing: dict[type[Method], list[str]] = {}
-    for method in methods:
-        one, names = first.setdefault(type(method), method), differing.setdefault(type(method), [])
-        for field in dataclasses.fields(method):
-            if field.name not in names and getattr(one, field.name) != getattr(method, field.name):
-                names.append(field.name)
-    return differing
 
 
 def in_a_file(label: str) -> str:
@@ -158,9 +145,12 @@ def text(method: Method) -> str:
     elif name == "fedavg" and method.period not in (1, "never"):
         name = "fedskip"
     chosen = method.hyper_parameters() | ({} if method.period == 1 else {"period": method.period})
-    return name + (
-        f"({', '.join(f'{k}={_literal(v)}' for k, v in chosen.items())})" if chosen else ""
-    )
+    parameters = []
+    for key, value in chosen.items():
+        word = isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value)
+        written = [value] if isinstance(value, list) else value  # a list alone would be a grid
+        parameters.append(f"{key}={value if word else repr(written)}")
+    return name + (f"({', '.join(parameters)})" if parameters else "")
 
 
 # --- parsing ---------------------------------------------------------------------------------------------
@@ -171,16 +161,14 @@ def _parse(entry: str) -> Iterator[Method]:
     if not match:
         fix = "write NAME or NAME(parameter=value, ...), in quotes where YAML would split it at a comma"
         raise InputError("it", "is not a method", fix=fix)
-    name = match[1]
-    cls = _find(name)
-    grid = dict(_arguments(name, match[2] or "()"))
-    fields = [field for field in dataclasses.fields(cls) if field.init]
-    known = [field.name for field in fields]
+    name, cls = match[1], _class_of(match[1])
+    grid = _arguments(name, match[2] or "()")
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     for parameter in grid:
-        if parameter not in known:
-            fix = unknown("", parameter, known).fix
+        if parameter not in fields:
+            fix = unknown("", parameter, fields).fix
             raise InputError(f"{parameter!r}", f"is not a parameter of {name}", fix=fix)
-    for field in fields:
+    for field in fields.values():
         required = field.default is field.default_factory  # both are MISSING
         if field.name not in grid and (required or (name == "fedskip" and field.name == "period")):
             raise InputError(name, f"needs {field.name}", fix=f"write {name}({field.name}=...)")
@@ -189,26 +177,43 @@ def _parse(entry: str) -> Iterator[Method]:
         rule = f"is a grid of {number:,} methods; at most {MOST:,} are tried"
         raise InputError(name, rule, fix="leave some values out")
     for values in itertools.product(*grid.values()):
-        yield _make(name, cls, dict(zip(grid, values, strict=True)))
+        try:
+            hints = hints_of(cls)
+            chosen = zip(grid, values, strict=True)
+            yield cls(**{key: fit(key, value, hints[key]) for key, value in chosen})
+        except InputError:
+            raise
+        except (
+            NameError,
+            TypeError,
+            ValueError,
+        ) as error:  # your own class may have its own checks
+            raise InputError(name, f"cannot be made: {error}") from error
 
 
-def _make(name: str, cls: type[Method], chosen: dict[str, Any]) -> Method:
-    try:
-        hints = hints_of(cls)
-        return cls(**{key: fit(key, value, hints[key]) for key, value in chosen.items()})
-    except InputError:
-        raise
-    except (NameError, TypeError, ValueError) as error:  # your own class may have its own checks
-        raise InputError(name, f"cannot be made: {error}") from error
+def _class_of(name: str) -> type[Method]:
+    """The class of a method, bundled or your own."""
+    if not is_own(name):
+        known = registry() | {"fedskip": registry()["fedavg"]}
+        if name.lower() not in known:
+            raise unknown("method", name, known)
+        return known[name.lower()]
+    cls = load(name)
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise InputError(name, "must be a subclass of fedskip.methods.Method", cls)
+    if "__dataclass_params__" not in vars(cls):
+        fix = "put @dataclass(frozen=True, kw_only=True) above it"
+        raise InputError(name, "must be a dataclass", fix=fix)
+    return cls
 
 
-def _arguments(name: str, arguments: str) -> Iterator[tuple[str, list[Any]]]:
+def _arguments(name: str, arguments: str) -> dict[str, list[Any]]:
     """Each parameter with the values of its grid. They are read as literals: nothing is ever evaluated."""
-    usage = f"write {name}(parameter=value, ...)"
+    usage, source = f"write {name}(parameter=value, ...)", f"f{arguments}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of syntax that a later Python refuses
-            call = ast.parse(f"f{arguments}", mode="eval").body
+            call = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         too_deep = isinstance(error, RecursionError | MemoryError)
         why = "nested too deep" if too_deep else getattr(error, "msg", str(error))
@@ -216,24 +221,22 @@ def _arguments(name: str, arguments: str) -> Iterator[tuple[str, list[Any]]]:
         raise InputError(name, rule, fix=f"{fix}: period='1x10,5'") from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise InputError(name, "takes its parameters by name", fix=usage)
-    names = Counter(argument.arg for argument in call.keywords)
+    grid: dict[str, list[Any]] = {}
     for argument in call.keywords:
         if argument.arg is None:
             raise InputError(name, "takes its parameters one by one, without **", fix=usage)
-        if names[argument.arg] > 1:
-            fix = "keep one, or write a grid as a list"
-            raise InputError(argument.arg, "is given twice", fix=fix)
+        if argument.arg in grid:
+            raise InputError(argument.arg, "is given twice", fix="write a grid as a list")
         try:
             value = ast.literal_eval(_Words().visit(argument.value))
         except (TypeError, ValueError, RecursionError, MemoryError):
             rule = "must be a number, a word, a text in quotes, or a list of them"
-            source = ast.get_source_segment(f"f{arguments}", argument.value) or "something else"
-            raise InputError(argument.arg, rule, source) from None
-        grid = value if isinstance(value, list) else [value]
-        if not grid:
-            rule, fix = "must not be an empty list", "write at least one value"
-            raise InputError(argument.arg, rule, fix=fix)
-        yield argument.arg, grid
+            part = ast.get_source_segment(source, argument.value) or "something else"
+            raise InputError(argument.arg, rule, part) from None
+        if value == []:
+            raise InputError(argument.arg, "must not be an empty list", fix="write a value")
+        grid[argument.arg] = value if isinstance(value, list) else [value]
+    return grid
 
 
 class _Words(ast.NodeTransformer):
@@ -241,12 +244,6 @@ class _Words(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.Constant:
         return ast.Constant(node.id)
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value):
-        return value
-    return repr([value] if isinstance(value, list) else value)  # a list alone would be a grid
 
 
 def _split(entries: str) -> Iterator[str]:
@@ -260,26 +257,3 @@ def _split(entries: str) -> Iterator[str]:
         else:
             part += token
     yield from [part] if part else []
-
-
-def _find(name: str) -> type[Method]:
-    if is_own(name):
-        return _load(name)
-    known = registry() | {"fedskip": registry()["fedavg"]}
-    if name.lower() not in known:
-        raise unknown("method", name, known)
-    return known[name.lower()]
-
-
-def _load(name: str) -> type[Method]:
-    """Your own class, imported by name."""
-    cls = load(name)
-    if not (isinstance(cls, type) and issubclass(cls, Method)):
-        raise InputError(name, "must be a subclass of fedskip.methods.Method", cls)
-    if "__dataclass_params__" not in vars(cls):
-        fix = "put @dataclass(frozen=True, kw_only=True) above it"
-        raise InputError(name, "must be a dataclass", fix=fix)
-    if not hasattr(cls, "title"):
-        fix = f"add `title = {cls.__qualname__!r}` to the class"
-        raise InputError(name, "needs a title for tables", fix=fix)
-    return cls

@@ -4,7 +4,7 @@ Every bundled model has `features(x) -> (output, z)` beside `forward(x)`: one pa
 and the representation z that MOON contrasts.
 """
 
-from fedskip.models.dropout import Dropout, key_dropout
+from fedskip.models.forms import Dropout, key_dropout
 from fedskip.models.zoo import MODELS, build
 
 __all__ = ["MODELS", "Dropout", "build", "key_dropout"]

@@ -8,15 +8,12 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from fedskip.errors import InputError, first_line, require
-from fedskip.models.checks import check_trainable
-from fedskip.models.dropout import key_dropout
+from fedskip.models.forms import check_trainable, key_dropout
 from fedskip.models.weights import read_weights
 from fedskip.models.zoo import MODELS, build, unknown_option
 from fedskip.parsing.user_code import is_own, load
 from fedskip.parsing.values import fit
 from fedskip.rng import torch_scope
-
-NO_ARGUMENTS = "give an nn.Module, or a function without arguments that makes one"
 
 # a name with options, a module, or a function that makes one
 Model = Mapping[str, Any] | nn.Module | Callable[..., Any]
@@ -38,7 +35,7 @@ def initial_model(
         purpose: "init" for the model of a run; "fresh" for other random weights (SCAFFOLD's option).
     """
     name = model["name"] if isinstance(model, Mapping) else ""
-    own = _load_maker(name) if is_own(name) else None  # before the scope: an import may draw
+    maker = maker_of(name)  # before the scope: an import may draw
     with torch_scope(seed, purpose):
         if isinstance(model, nn.Module):
             module = copy.deepcopy(model)
@@ -48,16 +45,16 @@ def initial_model(
                     if callable(reset):
                         reset()
         elif callable(model):
-            module = _call_maker(model)
-        elif own:
-            module = _own_model(own, model, sizes)
+            fix = "give an nn.Module, or a function without arguments that makes one"
+            module = _call_maker(model, "model", {}, fix)
         else:
-            taken = _taken_sizes(MODELS.get(model["name"]), sizes)
-            module = build(**{**taken, **model})
+            takes = inspect.signature(maker).parameters if maker else {}
+            options = {**{key: size for key, size in sizes.items() if key in takes}, **model}
+            module = _own_model(maker, options) if maker and is_own(name) else build(**options)
     check_trainable(module)
-    for name, tensor in module.named_parameters():
+    for path, tensor in module.named_parameters():
         rule = "has no values: it is on the device 'meta'"
-        require(f"model.{name}", not tensor.is_meta, rule, fix="make it on the CPU")
+        require(f"model.{path}", not tensor.is_meta, rule, fix="make it on the CPU")
     if init and purpose == "init":
         read_weights(init, module)
     return key_dropout(module)
@@ -65,45 +62,8 @@ def initial_model(
 
 def maker_of(name: str) -> Callable[..., Any] | None:
     """The class or function that makes the model called `name`, bundled or a user's own."""
-    return _load_maker(name) if is_own(name) else MODELS.get(name)
-
-
-def hints_for(maker: Callable[..., Any]) -> dict[str, Any]:
-    """The declared types of a class's or function's arguments, as far as they can be resolved."""
-    try:
-        return get_type_hints(maker.__init__ if isinstance(maker, type) else maker)  # type: ignore[misc]
-    except Exception:  # names that exist for type checkers only
-        return {}
-
-
-def _taken_sizes(maker: Callable[..., Any] | None, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Those of the sizes that a class or function takes as arguments."""
-    parameters = inspect.signature(maker).parameters if maker else {}
-    return {name: size for name, size in sizes.items() if name in parameters}
-
-
-def _own_model(
-    maker: Callable[..., Any], model: Mapping[str, Any], sizes: Mapping[str, int]
-) -> nn.Module:
-    """Call a user's class or function with the options of a study."""
-    name: str = model["name"]
-    options, hints = _taken_sizes(maker, sizes), hints_for(maker)
-    parameters = inspect.signature(maker).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for option, value in model.items():
-        if option == "name":
-            continue
-        if option not in parameters and not takes_any:
-            raise unknown_option(name, option, value, parameters)
-        options[option] = fit(f"model.{option}", copy.deepcopy(value), hints.get(option, Any))
-    fix = (
-        f"return an nn.Module, and write the arguments as model: {{name: {name!r}, OPTION: VALUE}}"
-    )
-    return _call_maker(maker, f"model {name}", fix, **options)
-
-
-def _load_maker(name: str) -> Callable[..., Any]:
-    """Import a user's class or function and check that its arguments can be inspected."""
+    if not is_own(name):
+        return MODELS.get(name)
     maker: Callable[..., Any] = load(name, "model")
     is_module = isinstance(maker, nn.Module)
     rule = "must be a class or a function that makes an nn.Module"
@@ -118,8 +78,34 @@ def _load_maker(name: str) -> Callable[..., Any]:
     return maker
 
 
+def hints_for(maker: Callable[..., Any]) -> dict[str, Any]:
+    """The declared types of a class's or function's arguments, as far as they can be resolved."""
+    try:
+        return get_type_hints(maker.__init__ if isinstance(maker, type) else maker)  # type: ignore[misc]
+    except Exception:  # names that exist for type checkers only
+        return {}
+
+
+def _own_model(maker: Callable[..., Any], model: Mapping[str, Any]) -> nn.Module:
+    """Call a user's class or function with the options of a study."""
+    name, hints = model["name"], hints_for(maker)
+    parameters = inspect.signature(maker).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    options = {}
+    for option, value in model.items():
+        if option == "name":
+            continue
+        if option not in parameters and not takes_any:
+            raise unknown_option(name, option, value, parameters)
+        options[option] = fit(f"model.{option}", copy.deepcopy(value), hints.get(option, Any))
+    fix = (
+        f"return an nn.Module, and write the arguments as model: {{name: {name!r}, OPTION: VALUE}}"
+    )
+    return _call_maker(maker, f"model {name}", options, fix)
+
+
 def _call_maker(
-    maker: Callable[..., Any], field: str = "model", fix: str = NO_ARGUMENTS, /, **options: Any
+    maker: Callable[..., Any], field: str, options: Mapping[str, Any], fix: str
 ) -> nn.Module:
     """Call a user's class or function; an error says whether its arguments or its code are wrong."""
     name = getattr(maker, "__name__", type(maker).__name__)

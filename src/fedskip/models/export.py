@@ -53,18 +53,18 @@ def export(
     >>> export("m.safetensors", "m.onnx")  # doctest: +SKIP
     """
     path, to = Path(model), Path(out)
-    write = KINDS.get(to.suffix)
+    write = FORMATS.get(to.suffix)
     if write is None or to.is_dir():
-        raise InputError("OUT", f"must be a file that ends in {', '.join(KINDS)}", str(to))
+        raise InputError("OUT", f"must be a file that ends in {', '.join(FORMATS)}", str(to))
     if to.exists() and path.exists() and to.samefile(path):
         raise InputError("OUT", "must not be the model itself", str(to), "choose another name")
     refuse_existing("OUT", to, force)
-    write_bytes(to, write(Trained(path, *read_state(path), module, inputs)))
+    write_bytes(to, write(SavedModel(path, *read_state(path), module, inputs)))
     return to
 
 
 @dataclass(frozen=True)
-class Trained:
+class SavedModel:
     """A file of weights, and what is known about their model."""
 
     path: Path
@@ -77,14 +77,13 @@ class Trained:
         """The trained model. Only code that the caller names is imported, never what a header names."""
         if not isinstance(self.given, str):
             return load(self.path, self.given)
-        written, sample = self.about.get("model"), self._sample()
-        sizes = {
-            "classes": self.about.get("classes"),
-            "inputs": None if sample is None else sample.numel(),
-        }
+        written, sample, sizes = self.about.get("model"), self._sample(), dict[str, int]()
+        if sample is not None:
+            sizes["inputs"] = sample.numel()
+        if type(classes := self.about.get("classes")) is int:
+            sizes["classes"] = classes
         model = {**(written if isinstance(written, dict) else {}), "name": self.given}
-        known_sizes = {name: size for name, size in sizes.items() if type(size) is int}
-        return load(self.path, initial_model(model, known_sizes, None, 0, "load"))
+        return load(self.path, initial_model(model, sizes, None, 0, "load"))
 
     def state(self) -> Mapping[str, Tensor]:
         """The state_dict; if the module is known, with BatchNorm's counters, which a study leaves out."""
@@ -114,9 +113,9 @@ class Trained:
         described = self.about.get(INPUT)
         if described is None:
             return None
-        shape: Any = described.get("shape") if isinstance(described, dict) else None
-        kind = described.get("dtype") if isinstance(described, dict) else None
-        dtype = getattr(torch, str(kind), None)
+        parts: dict[str, Any] = described if isinstance(described, dict) else {}
+        shape: Any = parts.get("shape")
+        dtype = getattr(torch, str(parts.get("dtype")), None)
         sized = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
         if not sized or math.prod(shape) > LARGEST or not isinstance(dtype, torch.dtype):
             rule = f"have a header with inputs that cannot be: {described!r:.60}"
@@ -126,21 +125,21 @@ class Trained:
         return torch.randn(1, *shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
-def _state_dict(trained: Trained) -> bytes:
+def _state_dict(saved: SavedModel) -> bytes:
     content = io.BytesIO()
-    torch.save(dict(trained.state()), content)
+    torch.save(dict(saved.state()), content)
     return content.getvalue()
 
 
-def _safetensors(trained: Trained) -> bytes:
+def _safetensors(saved: SavedModel) -> bytes:
     """Tensors that share memory are written once for each name."""
-    return packed({name: tensor.clone() for name, tensor in trained.state().items()}, trained.about)
+    return packed({name: tensor.clone() for name, tensor in saved.state().items()}, saved.about)
 
 
-def _torchscript(trained: Trained) -> bytes:
+def _torchscript(saved: SavedModel) -> bytes:
     """A scripted module, which keeps every branch; if that fails, a traced one without branches."""
-    module = trained.module()
-    batches = trained.batches(module)
+    module = saved.module()
+    batches = saved.batches(module)
     why = ""
     for convert in (torch.jit.script, lambda module: _traced(module, batches[0])):
         try:
@@ -173,15 +172,15 @@ def _check_outputs(converted: Any, module: nn.Module, batches: list[Tensor]) -> 
                 raise ValueError("it gives other outputs than the model")
 
 
-def _onnx(trained: Trained) -> bytes:
+def _onnx(saved: SavedModel) -> bytes:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
         fix = 'pip install "fedskip[onnx]"'
         raise InputError("OUT", f"cannot be ONNX: {error.name} is not installed", fix=fix) from None
-    module = trained.module()
-    first, *_ = trained.batches(module)
+    module = saved.module()
+    first, *_ = saved.batches(module)
     shapes: Any = ({0: torch.export.Dim("batch")},)
     try:
         with _quiet():
@@ -214,7 +213,7 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-KINDS: dict[str, Callable[[Trained], bytes]] = {
+FORMATS: dict[str, Callable[[SavedModel], bytes]] = {
     ".pt": _state_dict, ".pth": _state_dict, ".safetensors": _safetensors,
     ".ts": _torchscript, ".torchscript": _torchscript, ".onnx": _onnx,
 }  # fmt: skip

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedskip.errors import InputError
-from fedskip.kernels.vmapped import models_first
+from fedskip.kernels import models_first
 
 WIDEST = 128  # up to so many units, the weights fit the registers of a block of `recurrence.cu`
 

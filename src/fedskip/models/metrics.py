@@ -1,8 +1,8 @@
-"""Metrics by name: how good a model's outputs are, as a number to be read.
+"""Losses and metrics by name: how good a model's outputs are, to be differentiated or to be read.
 
-Most metrics are means over samples, so that any batch can be scored alone. A `whole` metric looks at
-all outputs of a model at once. Those that need care where a class is missing are computed by
-scikit-learn, which is an extra.
+A loss gives one number per sample, so that any batch can be averaged. Most metrics do, too. A `whole`
+metric looks at all outputs of a model at once. Those that need care where a class is missing are
+computed by scikit-learn, which is an extra.
 """
 
 import math
@@ -16,15 +16,95 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedskip.errors import InputError, first_line, require, unknown
-from fedskip.models.losses import cross_entropy, mean_of_each, per_sample, squared_error
 from fedskip.parsing.user_code import is_own, load
 
+Measure = Callable[[Tensor, Tensor], Tensor]  # (output (B, ...), target (B, ...)) -> (B,)
 COLUMN = "x_"  # tables put this before the name of a further metric
 _TAKEN = ("broadcast_accuracy", "set_aside", "epsilon")  # x_ columns that exist already
 _MARK = "_fedskip_metric"
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of class scores (B, C) and class numbers (B,)."""
+    return F.cross_entropy(output, target.long(), reduction="none")
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Squared error, averaged over the outputs of a sample."""
+    return mean_of_each((output - target.reshape(output.shape)).square())
+
+
+def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Binary cross-entropy of one logit for each label (B, C) and 0/1 targets (B, C)."""
+    target = target.to(output.dtype).reshape(output.shape)
+    return mean_of_each(F.binary_cross_entropy_with_logits(output, target, reduction="none"))
+
+
+def contrast_loss(
+    z: Tensor, received: Tensor, previous: Tensor, temperature: Tensor | float
+) -> Tensor:
+    """MOON's contrastive loss, (B,).
+
+    It is -log softmax of (cos(z, received), cos(z, previous)) / T at its first entry, with the
+    representations (B, d) by the model in training, the received one and the previous local one.
+    """
+    near = F.cosine_similarity(z, received, dim=-1)
+    far = F.cosine_similarity(z, previous, dim=-1)
+    return F.softplus((far - near) / temperature)
+
+
+def mean_of_each(numbers: Tensor) -> Tensor:
+    """The mean of each sample, (B, ...) -> (B,)."""
+    return numbers.reshape(len(numbers), -1).mean(1)
+
+
+LOSSES: dict[str, Measure] = {
+    "cross_entropy": cross_entropy,
+    "squared_error": squared_error,
+    "binary_cross_entropy": binary_cross_entropy,
+}
+
+
+def loss(chosen: str | Measure) -> Measure:
+    """The loss of a name in `LOSSES`, of your own code as `MODULE:FUNCTION`, or the function itself."""
+    if not isinstance(chosen, str):
+        return chosen
+    if is_own(chosen):
+        fix = "write a function that gives one number per sample"
+        function: Measure = _own_function("loss", chosen, fix)
+        return function
+    if chosen not in LOSSES:
+        raise unknown("loss", chosen, LOSSES)
+    return LOSSES[chosen]
+
+
+def per_sample(result: Tensor, samples: int, field: str = "loss") -> Tensor:
+    """The result of a loss or metric, if it is one number per sample; an `InputError` otherwise."""
+    if not isinstance(result, Tensor) or result.shape != (samples,):
+        given = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        fix = "use reduction='none' and average over all but the first dimension"
+        if field == "metric":
+            fix += "; mark one that scores all samples at once with @fedskip.metric(whole=True)"
+        rule = f"must give one number per sample, a tensor of shape ({samples},)"
+        raise InputError(field, rule, given, fix)
+    return result
+
+
+def _own_function(kind: str, name: str, fix: str) -> Any:
+    """A user's own loss or metric, by name."""
+    function = load(name, kind)
+    ok = callable(function) and not isinstance(function, type)
+    require(f"{kind} {name}", ok, "must be a function (output, target)", function, fix)
+    return function
+
+
+# --- metrics --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -41,9 +121,6 @@ class Metric:
     of: tuple[str, ...] = ()  # kinds of targets that it takes, keys of `KINDS`; empty: any
     needs: str = ""  # the package that computes it
 
-    def __call__(self, output: Tensor, target: Tensor) -> Any:
-        return self.function(output, target)
-
     @property
     def column(self) -> str:
         """The column of this metric where it is not the headline of a setting."""
@@ -55,9 +132,18 @@ class Metric:
             return per_sample(self.function(output, target), len(target), "metric")
 
     def of_all(self, output: Tensor, target: Tensor) -> float:
-        """The one number of a `whole` metric; NaN where it is undefined."""
+        """The one number of a `whole` metric; NaN where it is undefined, or not finite."""
         with self._failing(len(target)):
-            return number(self.function(output, target), self.name)
+            result = self.function(output, target)
+        is_array = isinstance(result, Tensor | np.ndarray)
+        if not (is_array and math.prod(result.shape) == 1) and not isinstance(result, Real):
+            shape = getattr(result, "shape", None)
+            fix = "leave out whole=True if it gives one number per sample"
+            given = type(result).__name__ if shape is None else f"the shape {tuple(shape)}"
+            rule = "must give one number for all samples"
+            raise InputError(f"metric {self.name}", rule, given, fix)
+        value = float(result.item() if is_array else result)
+        return value if math.isfinite(value) else math.nan
 
     @contextmanager
     def _failing(self, samples: int) -> Iterator[None]:
@@ -76,18 +162,6 @@ class MetricFailed(Exception):
     def __init__(self, name: str, samples: int, says: str) -> None:
         super().__init__(f"metric {name} fails on {samples:,} samples: {says}")
         self.name, self.samples, self.says = name, samples, says
-
-
-def number(result: Any, name: str) -> float:
-    """The result of a whole metric as a float; NaN if it is not finite."""
-    is_array = isinstance(result, Tensor | np.ndarray)
-    if not (is_array and math.prod(result.shape) == 1) and not isinstance(result, Real):
-        shape = getattr(result, "shape", None)
-        fix = "leave out whole=True if it gives one number per sample"
-        given = type(result).__name__ if shape is None else f"the shape {tuple(shape)}"
-        raise InputError(f"metric {name}", "must give one number for all samples", given, fix)
-    value = float(result.item() if is_array else result)
-    return value if math.isfinite(value) else math.nan
 
 
 # --- means over samples ---------------------------------------------------------------------------
@@ -281,11 +355,9 @@ def _metric(chosen: str | Callable[..., Any]) -> Metric:
     if not isinstance(chosen, str):
         return _own_metric(chosen, str(getattr(chosen, "__name__", type(chosen).__name__)))
     if is_own(chosen):
-        function = load(chosen, "metric")
-        ok = callable(function) and not isinstance(function, type)
         fix = "write one that gives one number per sample, or one of all with @fedskip.metric(whole=True)"
-        require(f"metric {chosen}", ok, "must be a function (output, target)", function, fix)
-        return _own_metric(function, chosen.replace(":", ".").rpartition(".")[2])
+        name = chosen.replace(":", ".").rpartition(".")[2]
+        return _own_metric(_own_function("metric", chosen, fix), name)
     if "," in chosen:
         fix = f"write a list, [{chosen}]"
         raise InputError("metric", "must be a name or a list of names", chosen, fix)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import torch
@@ -23,10 +22,7 @@ class Span:
     name: str
     shape: tuple[int, ...]
     start: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + prod(self.shape)
+    stop: int
 
 
 @dataclass(frozen=True)
@@ -52,8 +48,8 @@ class Layout:
         tensors += [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
         spans, start = [], 0
         for name, tensor in tensors:
-            spans.append(Span(name, tuple(tensor.shape), start))
-            start = spans[-1].stop
+            spans.append(Span(name, tuple(tensor.shape), start, start + tensor.numel()))
+            start += tensor.numel()
         return cls(tuple(spans), trainable, start)
 
     def pack(self, module: nn.Module) -> Tensor:

@@ -18,8 +18,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedskip.errors import InputError, first_line, option
-from fedskip.files import digest, refuse_too_large, refuse_unreadable, write_bytes
-from fedskip.models.checks import FLOATS
+from fedskip.files import digest, refuse_too_large, refuse_unreadable
+from fedskip.models.forms import FLOATS
 from fedskip.models.vector import Layout
 from fedskip.models.zoo import build
 from fedskip.parsing.user_code import is_own
@@ -28,16 +28,9 @@ from fedskip.rng import torch_scope
 ABOUT = "fedskip"  # the key of a safetensors header that holds the description
 DIGEST, INPUT = "digest", "input"  # of the description: a digest of the file, the shape of a sample
 
-# --- write ----------------------------------------------------------------------------------------
-
-
-def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write named tensors and a description of their model, which `load` needs to build it."""
-    write_bytes(path, packed(state, about))
-
 
 def packed(state: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
-    """The content of a file of weights."""
+    """The content of a file of weights, and of a description of their model, which `load` builds it by."""
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     described = json.dumps({**about, DIGEST: _digest(tensors, about)})
     return save(tensors, metadata={ABOUT: described})  # one key: the order of several is random
@@ -51,9 +44,6 @@ def _digest(state: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
         numbers = digest(tensor.reshape(-1).view(torch.uint8).numpy().data)
         parts.append(f"{name} {tensor.dtype} {tuple(tensor.shape)} {numbers}")
     return digest("\n".join(parts).encode())
-
-
-# --- read -----------------------------------------------------------------------------------------
 
 
 def load(path: str | os.PathLike[str], module: nn.Module | None = None) -> nn.Module:
@@ -102,9 +92,12 @@ def read_state(
         why = first_line(error).split(". ")[0]  # torch adds advice for programmers
         raise InputError(field, f"cannot be read ({why})", str(path)) from None
     for name, tensor in state.items():
-        if fault := _fault(tensor):
-            fix = "save plain tensors of real numbers"
-            raise InputError(field, f"holds {name!r}, which {fault}", str(path), fix)
+        odd = tensor.is_meta or tensor.is_quantized or tensor.is_complex()
+        odd = odd or tensor.layout is not torch.strided
+        if odd or (tensor.is_floating_point() and tensor.dtype not in FLOATS):
+            kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
+            rule, fix = f"holds {name!r} ({kind})", "save plain tensors of real numbers"
+            raise InputError(field, rule, str(path), f"{fix}, of 16, 32 or 64 bits")
     return state, about
 
 
@@ -153,19 +146,6 @@ def _size(path: Path) -> int:
             return sum(member.file_size for member in file.infolist())
     except zipfile.BadZipFile as error:
         raise OSError(first_line(error)) from None
-
-
-def _fault(tensor: Tensor) -> str:
-    """Why a tensor cannot be copied into a module; empty if it can."""
-    faults = {
-        "has no values": tensor.is_meta,
-        "is sparse": tensor.layout is not torch.strided,
-        "is quantised": tensor.is_quantized,
-        "has complex numbers": tensor.is_complex(),
-        f"has numbers of too few bits ({tensor.dtype})": tensor.is_floating_point()
-        and tensor.dtype not in FLOATS,
-    }
-    return next((fault for fault, present in faults.items() if present), "")
 
 
 def _refuse_unlike(state: Mapping[str, Tensor], module: nn.Module, field: str, path: str) -> None:

@@ -18,7 +18,7 @@ from fedskip.data import catalogue, heatmap
 from fedskip.data.partitions import Partition
 from fedskip.errors import InputError, unknown
 from fedskip.federation.server import draw_cohort
-from fedskip.methods.period import Period
+from fedskip.methods.base import Period
 from fedskip.report import sweeps
 from fedskip.report.curves import ACROSS, Curves, curves
 from fedskip.report.figure_io import GREY, finish, new_axes

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedskip.errors import InputError, shorten
-from fedskip.models.layer_kinds import parameter_counts
-from fedskip.models.stackable import in_single_steps
+from fedskip.models.forms import in_single_steps, parameter_counts
 
 # On a CPU
 SMALL = {

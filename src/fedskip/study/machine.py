@@ -14,10 +14,10 @@ from fedskip.config import Tree
 from fedskip.config.study import StudySpec, build
 from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine.arithmetic import Arithmetic
-from fedskip.engine.stacked.engine import own_objective, refusal
-from fedskip.engine.stacked.stepper import has_compiler
+from fedskip.engine.stacked import own_objective, refusal
+from fedskip.engine.stepper import has_compiler
 from fedskip.errors import InputError
-from fedskip.models.stackable import KERNELS, own_kernels
+from fedskip.models.forms import KERNELS, own_kernels
 from fedskip.study.choose_engine import EngineChoice, choose, compiles, streams_of
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.processes import AVAILABLE

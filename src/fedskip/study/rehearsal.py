@@ -14,15 +14,14 @@ from fedskip.contract import check_conduct
 from fedskip.engine import Job, Loop, Plan, Task, Trained
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
-from fedskip.engine.stacked.stack import Stack
+from fedskip.engine.stacked import Stack
 from fedskip.errors import InputError, first_line
 from fedskip.federation import Run
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import text
 from fedskip.models import MODELS
-from fedskip.models.layer_kinds import batch_norms
-from fedskip.models.losses import LOSSES, cross_entropy, per_sample
-from fedskip.models.metrics import KINDS, Metric
+from fedskip.models.forms import batch_norms
+from fedskip.models.metrics import KINDS, LOSSES, Metric, cross_entropy, per_sample
 from fedskip.models.vector import on
 from fedskip.rng import torch_scope
 from fedskip.study.choose_engine import EngineChoice

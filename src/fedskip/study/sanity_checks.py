@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.models.losses import binary_cross_entropy, cross_entropy
-from fedskip.models.metrics import Metric, MetricFailed
+from fedskip.models.metrics import Metric, MetricFailed, binary_cross_entropy, cross_entropy
 from fedskip.models.vector import on
 from fedskip.study.prepare import Prepared
 

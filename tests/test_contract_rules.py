@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fedskip
-from fedskip.contract.rules import CONDUCT, FORM
+from fedskip.contract import CONDUCT, FORM
 from fedskip.errors import InputError
 from fedskip.methods import FedAvg, FedProx, Method, registry
 from fedskip.methods.base import TRAINABLE, Federation, Merged, State, Visit, rows
@@ -376,7 +376,6 @@ class CountsInTheClass(Method):
 
 FROZEN = "A method is a frozen dataclass with keyword-only fields"
 DEFAULTS = "Every field has a default, and one that cannot be changed"
-NAMES = "A method has a title and a label for tables, and neither is empty"
 TEXT = "The text form of a method reads back as the same method"
 ARGUMENTS = "Functions leave their arguments as they are"
 REPEATS = "The same arguments give the same result, wherever a function runs"
@@ -399,8 +398,6 @@ BROKEN: list[tuple[Any, str, str]] = [
     (Positional, FROZEN, "@dataclass(frozen=True, kw_only=True) is missing"),
     (Bare, DEFAULTS, "mu has none"),
     (MutableDefault, DEFAULTS, "weights has none (a factory is no default"),
-    (Nameless, NAMES, "title is ' '"),
-    (Untitled, NAMES, "no attribute 'title'"),
     (Unreadable(scale=frozenset()), TEXT, "scale"),
     (EditsTheModel, ARGUMENTS, "end changed y in place"),
     (EditsTheState, ARGUMENTS, "merge changed server in place"),
@@ -452,6 +449,12 @@ def test_a_class_inside_a_function_has_no_text_form() -> None:
 
     with pytest.raises(InputError, match=TEXT):
         fedskip.check_method(Local)
+
+
+@pytest.mark.parametrize("method", [Nameless, Untitled])
+def test_a_method_needs_a_title(method: type[Method]) -> None:
+    with pytest.raises(InputError, match=r"title must be a line of text: .* Add `title = "):
+        fedskip.check_method(method)
 
 
 def test_something_else_is_no_method() -> None:

@@ -9,9 +9,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from fedskip.engine.task import Task
-from fedskip.models.dropout import words
-from fedskip.models.losses import contrast_loss, per_sample
-from fedskip.models.stackable import WithFeatures, functional
+from fedskip.models.forms import WithFeatures, functional, words
+from fedskip.models.metrics import contrast_loss, per_sample
 
 State = dict[str, Tensor]  # tensors by name
 
@@ -30,13 +29,12 @@ class Gradients:
     ) -> None:
         """`contrast`: whether MOON's loss is part of it; `alone`: there is one row, and no vmap.
 
-        `patches` and `kernels`: how convolutions and recurrent layers are computed, see `forms.functional`.
+        `patches` and `kernels`: how convolutions and recurrent layers are computed, see `models/forms.py`.
         """
         self.task, self.contrast, self.alone = task, contrast, alone
         # convolutions of one row read their weights where they lie in it, unless they begin at odd places
-        self.odd = alone and any(
-            span.start % 4 for span in task.layout.spans if len(span.shape) == 4
-        )
+        spans = task.layout.spans
+        self.odd = alone and any(span.start % 4 for span in spans if len(span.shape) == 4)
         self.model = functional(task.module, patches, kernels).train()
         self.frozen = functional(task.module, patches, kernels).eval() if contrast else None
         self.words = words(self.model)
@@ -112,17 +110,16 @@ class Gradients:
 
     def _laid_out(self, weights: State) -> State:
         """Weights as their kernels like them best."""
-        return (
-            {name: self._channels_last(w) for name, w in weights.items()} if self.alone else weights
-        )
+        if not self.alone:
+            return weights
+        return {name: self._channels_last(w) for name, w in weights.items()}
 
     def _channels_last(self, tensor: Tensor) -> Tensor:
         """The layout in which convolutions of one model are fastest."""
         if tensor.dim() != 4:
             return tensor
-        if self.odd:
-            return tensor.clone(memory_format=torch.channels_last)
-        return tensor.contiguous(memory_format=torch.channels_last)
+        to = tensor.clone if self.odd else tensor.contiguous
+        return to(memory_format=torch.channels_last)
 
     def _mean(self, losses: Tensor, here: Tensor) -> Tensor:
         """The mean over the samples that are really in the batch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedskip import rng
-from fedskip.engine.stacked.plan import MASKED, SIZES, busy_rows, limited, stack_sizes
+from fedskip.engine.plan import GIB, MASKED, SIZES, Footprint, busy_rows, limited, stack_sizes
 
 histograms = st.dictionaries(st.integers(1, 60), st.integers(1, 50), min_size=1, max_size=7).map(
     Counter
@@ -83,3 +84,14 @@ def test_busy_rows_are_those_of_a_simulation(runs: list[list[list[int]]]) -> Non
 def test_the_plan_knows_the_limit() -> None:
     assert limited(Counter({100: 10, 7: 2}), 40) == Counter({40: 20, 20: 10, 7: 2})
     assert limited(Counter({100: 10}), None) == Counter({100: 10})
+
+
+def test_how_many_rows_fit() -> None:
+    """A batched row needs its step's memory for itself; rows on streams share that of the streams."""
+    batched = Footprint(row=1 * GIB, step=3 * GIB, free=100 * GIB)
+    streamed = replace(batched, streams=4)
+    assert (batched.rows, streamed.rows) == (20, 68)
+    assert batched.of(20) == streamed.of(68) == 80 * GIB
+    assert replace(batched, free=1).rows == 1, (
+        "a row too large for the card fails there, with torch's message"
+    )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedskip.engine.stacked.stepper import Stopwatch, compiled, has_compiler
+from fedskip.engine.stepper import Stopwatch, compiled, has_compiler
 from fedskip.errors import InputError
 from fedskip.methods import FedAvg, FedProx, Method, Scaffold
 from tiny import (

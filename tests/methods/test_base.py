@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedskip.errors import InputError
-from fedskip.methods.period import Period
+from fedskip.methods.base import Period
 
 
 def merge_rounds(rule: int | str, rounds: int) -> list[int]:
@@ -41,10 +41,6 @@ def test_the_rule_of_the_paper_s_remark() -> None:
 @given(st.integers(1, 20), st.integers(0, 200))
 def test_a_plain_period_divides(period: int, done: int) -> None:
     assert Period.parse(period).merges(done) == (done > 0 and done % period == 0)
-
-
-def test_a_parsed_period_parses() -> None:
-    assert Period.parse(Period.parse("1x10,5")) == Period.parse("1x10,5")
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ Tracing keeps vmap and grad out of the inner loop, and gives every number of row
 guards to check and no limit on recompiling.
 """
 
+import functools
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,28 +18,27 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedskip.engine.stacked.gradients import Gradients
-from fedskip.engine.stacked.graph import Graphs
-from fedskip.engine.stacked.plan import Plan
-from fedskip.engine.stacked.step import STATE, Matrices, step
+from fedskip.engine.gradients import Gradients
+from fedskip.engine.plan import Plan
+from fedskip.engine.step import STATE, Matrices, step
 from fedskip.engine.task import Notify, Task
 from fedskip.errors import InputError, first_line
 
 Code = Callable[..., tuple[Tensor, ...]]
+Block = tuple[Tensor, ...]  # index (s, n, B), eta (s, n, 1) and count (s, n) of some steps
 BLOCK = 256  # steps whose indices are sent to the device together
+ALIGNED = 16  # bytes that cuDNN and compiled kernels read at a time
 
 
 class Stopwatch:
     """Runs while a step is traced, compiled or recorded; it can be read at any time."""
 
     def __init__(self) -> None:
-        self.begun: set[tuple[int, bool]] = (
-            set()
-        )  # steps, by their rows and whether these have a contrast
+        # steps, by their rows and whether these have a contrast
+        self.begun: set[tuple[int, bool]] = set()
         self.running = False
-        self.notify: Notify = lambda rows: (
-            None
-        )  # gets the rows of a step when it begins, and a 0 when it ends
+        # gets the rows of a step when it begins, and a 0 when it ends
+        self.notify: Notify = lambda rows: None
         self._total, self._since = 0.0, 0.0
 
     @contextmanager
@@ -68,26 +68,22 @@ class Stepper:
         self, task: Task, plan: Plan, contrast: bool = False, watch: Stopwatch | None = None
     ) -> None:
         self.task = task
-        self.preparing = partial(
-            watch or Stopwatch(), contrast=contrast
-        )  # entered with the rows of a step
-        self.in_place = (
-            task.device.type == "cuda"
-        )  # what a recorded graph reads lies at fixed addresses
+        # entered with the rows of a step
+        self.preparing = partial(watch or Stopwatch(), contrast=contrast)
+        on_gpu = task.device.type == "cuda"
+        self.in_place = on_gpu  # what a recorded graph reads lies at fixed addresses
         gradients = Gradients(
             task, contrast, alone=plan.streams > 0,
-            patches=self.in_place and not plan.streams, kernels=plan.kernels,
+            patches=on_gpu and not plan.streams, kernels=plan.kernels,
         )  # fmt: skip
         self.step = partial(step, task, gradients)
         self.compile = plan.compile and not gradients.odd
         self.code: dict[int, Code] = {}  # by the number of rows
         self.streams = [torch.cuda.Stream(task.device) for _ in range(plan.streams)]
-        self.graphs = None
-        if self.in_place:
-            self.graphs = Graphs(self.take, BLOCK, self.preparing, spaced_rows=plan.streams > 0)
+        self.graphs = Graphs(self.take, self.preparing, plan.streams > 0) if on_gpu else None
 
-    def advance(self, rows: Matrices, block: tuple[Tensor, Tensor, Tensor]) -> Matrices:
-        """Take the steps of a block: index (s, n, B), eta (s, n, 1) and count (s, n)."""
+    def advance(self, rows: Matrices, block: Block) -> Matrices:
+        """Take the steps of a block."""
         with self.task.arithmetic.kernels():
             if self.graphs is not None:
                 return self.graphs(rows, block)
@@ -136,6 +132,112 @@ class Stepper:
         for name, tensor in zip(STATE, new, strict=True):
             rows[name].copy_(tensor)
         return ()
+
+
+class Graphs:
+    """The step of many rows as CUDA graphs: recorded once for each number of rows, then replayed.
+
+    Everything that a step reads lies at fixed addresses: the rows, the indices of a block of steps, and the
+    number of the step, which the graph itself counts up. So a block of steps is one copy to the device and as
+    many replays, and the host waits for nothing. The largest number of rows is fixed.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Matrices, Tensor, Tensor, Tensor], object],
+        recording: Callable[[int], AbstractContextManager[None]],
+        spaced_rows: bool = False,
+    ) -> None:
+        """`step(rows, index, eta, count)` changes the rows in place.
+
+        `recording`: entered with the rows of a graph while it is recorded.
+        `spaced_rows`: each begins where kernels for one tensor expect it, as the step takes them one by one.
+        """
+        self.step, self.recording = step, recording
+        self.like = spaced if spaced_rows else torch.zeros_like
+        self.rows: Matrices = {}
+        self.block: Block = ()
+        self.at = torch.empty(0)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.pool: Any = None
+
+    def __call__(self, rows: Matrices, block: Block) -> Matrices:
+        """Take the steps of a block, which lies on the host or not."""
+        n, steps = len(rows["y"]), len(block[0])
+        if not self.rows or n > len(self.rows["y"]):
+            self._lay_out(rows, block)
+        for name, here in self._first(n).items():
+            if here.data_ptr() != rows[name].data_ptr():
+                here.copy_(rows[name])
+        for here, part in zip(self._block(n), block, strict=True):
+            here[:steps].copy_(part, non_blocking=True)
+        if n not in self.graphs:
+            torch.cuda.synchronize()
+            with self.recording(n):
+                self._record(n)
+        self.at.zero_()
+        for _ in range(steps):
+            self.graphs[n].replay()
+        return self._first(n)
+
+    def _lay_out(self, rows: Matrices, block: Block) -> None:
+        device = rows["y"].device
+        self.graphs, self.pool = {}, None
+        self.rows = {name: self.like(t) for name, t in rows.items()}
+        self.block = tuple(
+            torch.zeros((BLOCK * part[0].numel(),), dtype=part.dtype, device=device)
+            for part in block
+        )
+        self.shapes = [part.shape[2:] for part in block]
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def _first(self, n: int) -> Matrices:
+        return {name: t[:n] for name, t in self.rows.items()}
+
+    def _block(self, n: int) -> list[Tensor]:
+        """The places of the block for n rows: each a contiguous start of its buffer."""
+        sized = zip(self.block, self.shapes, strict=True)
+        return [flat[: BLOCK * n * s.numel()].view(BLOCK, n, *s) for flat, s in sized]
+
+    def _record(self, n: int) -> None:
+        here = self._first(n)
+        kept = {name: here[name].clone() for name in STATE}
+        side = _side(torch.cuda.current_device())
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # compiles, loads kernels and makes cuBLAS's workspaces
+            for _ in range(2):
+                self.at.zero_()
+                self._once(n)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=side):
+            self._once(n)
+        self.pool = self.pool or graph.pool()
+        self.graphs[n] = graph
+        for name, t in kept.items():
+            here[name].copy_(t)
+
+    def _once(self, n: int) -> None:
+        rows = self._first(n)
+        index, eta, count = (part.index_select(0, self.at)[0] for part in self._block(n))
+        self.step(rows, index, eta, count)
+        self.at += 1
+
+
+@functools.cache
+def _side(device: int) -> torch.cuda.Stream:
+    """The one stream on which graphs are recorded: torch keeps 64 MiB for cuBLAS with every stream."""
+    return torch.cuda.Stream(device)
+
+
+def spaced(tensor: Tensor) -> Tensor:
+    """Zeros in the shape of a tensor; the rows of a matrix begin at multiples of 16 bytes."""
+    if tensor.dim() != 2:
+        return torch.zeros_like(tensor)
+    n, width = tensor.shape
+    unit = ALIGNED // tensor.element_size()
+    return tensor.new_zeros((n, -(-width // unit) * unit))[:, :width]
 
 
 def traced(function: Code, inputs: Sequence[Tensor], *, compile: bool) -> Code:

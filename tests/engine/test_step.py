@@ -7,10 +7,10 @@ import torch
 
 from fedskip import rng
 from fedskip.engine import Plan
-from fedskip.engine.stacked.gradients import Gradients
-from fedskip.engine.stacked.stack import Stack
-from fedskip.engine.stacked.step import step
-from fedskip.engine.stacked.stepper import Stepper
+from fedskip.engine.gradients import Gradients
+from fedskip.engine.stacked import Stack
+from fedskip.engine.step import step
+from fedskip.engine.stepper import Stepper
 from fedskip.methods import FedAvg, Moon
 from tiny import (
     MODELS,

@@ -9,7 +9,7 @@ How it is run (compiled, recorded as a graph, on streams) is the business of `st
 import torch
 from torch import Tensor
 
-from fedskip.engine.stacked.gradients import Gradients
+from fedskip.engine.gradients import Gradients
 from fedskip.engine.task import Task
 from fedskip.rng import mix
 
