@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 from fedskip import InputError
-from fedskip.cluster.devices import Device, DeviceFacts, Failed, NotUsable, WorkerDied
 
 pytest.importorskip("ray")
 
 from fedskip.cluster import scheduler as module
-from fedskip.cluster.ray_actors import Ended, Worker
+from fedskip.cluster.actors import (
+    Device,
+    DeviceFacts,
+    Ended,
+    Failed,
+    NotUsable,
+    Worker,
+    WorkerDied,
+)
 from fedskip.cluster.scheduler import NeedsData, Scheduler, Task
 
 ONE, BESIDE = Device("n1", "one", "CPU", 0), Device("n1", "one", "CPU", 1)

@@ -9,8 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedskip.cluster.devices import Answer, Device, DeviceFacts, Failed, NotUsable, WorkerDied
-from fedskip.cluster.ray_actors import Ended, RayActors, Worker
+from fedskip.cluster.actors import (
+    Answer,
+    Device,
+    DeviceFacts,
+    Ended,
+    Failed,
+    NotUsable,
+    RayActors,
+    Worker,
+    WorkerDied,
+)
 from fedskip.errors import InputError, first_line
 
 TRIES = 3  # of a task between two checkpoints

@@ -23,6 +23,7 @@ from fedskip.errors import InputError
 from fedskip.files import digest, write_bytes
 
 KEEP = 2
+CHECKPOINTS = 20  # in a setting, unless `checkpoint_every` says otherwise
 GROUP = "~g"  # before the number of a group
 RECORDED = "recorded"  # among the tensors, all others of which have a run's name before theirs
 
@@ -33,6 +34,11 @@ class Newest(NamedTuple):
     round: int
     path: Path | None  # None: there is none, and the round is 0
     group: int | None = None  # its number; None: all of them
+
+
+def interval(rounds: int, every: int | None) -> int:
+    """Rounds from one checkpoint to the next; `every`: as the study says."""
+    return every or max(1, rounds // CHECKPOINTS)
 
 
 def save_checkpoint(
