@@ -658,8 +658,8 @@ def test_with_its_folder(tmp_path: Path) -> None:
 def test_as_html(tmp_path: Path) -> None:
     made = study(tmp_path / "out", methods="fedavg, fedskip(period=3)", partition="natural")
     shown = made._repr_html_()
-    cells = re.findall(r"<td>(.*?)</td>", shown)
-    assert cells == ["toy", "toy", "natural", "Net", "4", "fedavg, fedskip(period=3)", "0, 1", "7"]
+    assert shown.startswith("<b>Study(")
+    assert "methods: [fedavg, fedskip(period=3)]" in shown
     assert not re.search("<script|style|color", shown)
 
 

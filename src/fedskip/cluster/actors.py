@@ -157,6 +157,8 @@ class Worker:
     reply: Any  # what it was asked for: its facts, or the stream of its messages; None: nothing
     started: float = field(default_factory=time.monotonic)
     facts: DeviceFacts | None = None  # None: its process has not started yet
+    task: Any = None  # what it works on
+    silent: float = 0.0  # seconds since its last message
 
 
 class RayActors:

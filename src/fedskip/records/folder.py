@@ -365,25 +365,25 @@ def _has_facts(noted: Any) -> bool:
 def check_kinds(keys: Facts, file: Path) -> None:
     """Refuse a setting that was edited to what no study writes: tables and figures would stumble over it."""
 
-    def check(name: str, value: Any, ok: bool, kind: str) -> None:
-        fix = "bring back the file as the study wrote it"
-        if not ok:
-            raise InputError(name, f"must be {kind}", value, fix, str(file))
-
     def is_count(value: Any) -> bool:
         return type(value) is int and value >= 0
 
-    record = record_of(keys)
-    check(RECORD, record, isinstance(record, dict), "a mapping")
+    record, seeds, methods = record_of(keys), keys.get("seeds", []), keys.get("methods", [])
+    whole = isinstance(record, dict)
     counts = {"rounds": keys.get("rounds")}
-    counts |= {f"{RECORD}.{name}": record.get(name, 0) for name in ("full_rounds", "full_seeds")}
-    for name, count in counts.items():
-        check(name, count, is_count(count), "a whole number")
-    seeds, methods = keys.get("seeds", []), keys.get("methods", [])
-    ok = type(seeds) is list and all(map(is_count, seeds))
-    check("seeds", seeds, ok, "a list of whole numbers")
-    ok = type(methods) is list and all(type(method) is str for method in methods)
-    check("methods", methods, ok, "a list of methods")
+    if whole:
+        counts |= {f"{RECORD}.{n}": record.get(n, 0) for n in ("full_rounds", "full_seeds")}
+    are_counts = type(seeds) is list and all(map(is_count, seeds))
+    are_texts = type(methods) is list and all(type(method) is str for method in methods)
+    for name, value, ok, kind in [
+        (RECORD, record, whole, "a mapping"),
+        *((name, count, is_count(count), "a whole number") for name, count in counts.items()),
+        ("seeds", seeds, are_counts, "a list of whole numbers"),
+        ("methods", methods, are_texts, "a list of methods"),
+    ]:
+        if not ok:
+            fix = "bring back the file as the study wrote it"
+            raise InputError(name, f"must be {kind}", value, fix, str(file))
 
 
 # --- what has changed ------------------------------------------------------------------------------------

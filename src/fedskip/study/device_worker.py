@@ -27,7 +27,6 @@ import ray
 import torch
 
 from fedskip.cluster.actors import DeviceFacts, NotUsable
-from fedskip.cluster.scheduler import NeedsData
 from fedskip.config import StudySpec
 from fedskip.data.dataset import Arrays, Dataset
 from fedskip.data.loaded import LoadedDataset, LoadedDatasets
@@ -53,6 +52,7 @@ class SettingToTrain:
     prepared: Prepared  # without data
     data: Mapping[str, Any] | None  # how a node may load it; None: it is an object of the driver
     digests: Mapping[str, str]  # of the data
+    sent: Any  # a reference to what `pack_dataset` gives; only nodes that lack the data fetch it
     weights: str | None  # the digest of the file `init`
     steps: int  # client-steps of the part
     devices: float  # its share of the devices
@@ -65,7 +65,6 @@ class Job:
 
     setting: Any  # a reference to a SettingToTrain
     noted: Facts  # what study.yaml notes of the machine
-    data: Any  # a reference to what `pack_dataset` gives; None: it is not in the store
     group: int | None = None  # to train; None: plan the part
     study: str = ""  # a digest
     columns: tuple[str, ...] = ()  # of the history
@@ -102,10 +101,7 @@ class DeviceWorker:
 
     def _do(self, job: Job) -> Iterator[Any]:
         setting = ray.get(job.setting, timeout=FETCH_TIMEOUT)
-        dataset = self._dataset(setting, job.data)
-        if dataset is None:
-            yield NeedsData()
-            return
+        dataset = self._dataset(setting)
         init = setting.prepared.setting.init
         if init and setting.weights and file_digest(init) not in (setting.weights, None):
             yield NotUsable(f"its file of weights differs (init): {init}")
@@ -121,17 +117,17 @@ class DeviceWorker:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _dataset(self, setting: SettingToTrain, data: Any) -> LoadedDataset | None:
-        """The data: this node's if they are the same, else the driver's; None: they must be sent."""
+    def _dataset(self, setting: SettingToTrain) -> LoadedDataset:
+        """The data: this node's if they are the same, else the driver's."""
         with contextlib.suppress(InputError):
             dataset = self._datasets.get(setting.data) if setting.data is not None else None
             if dataset is not None and dataset.digests == setting.digests:
                 return dataset
-        if data is not None and data not in self._received:
-            self._received[data] = LoadedDataset(
-                unpack_dataset(ray.get(data, timeout=FETCH_TIMEOUT))
-            )
-        return self._received.get(data)
+        sent = setting.sent
+        if sent not in self._received:
+            fields = ray.get(sent, timeout=FETCH_TIMEOUT)
+            self._received[sent] = LoadedDataset(unpack_dataset(fields))
+        return self._received[sent]
 
 
 def plan_part(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from fedskip.cluster.actors import (
     refuse_unlike,
     why_unlike,
 )
-from fedskip.cluster.scheduler import NeedsData, Scheduler, Task
+from fedskip.cluster.scheduler import Scheduler, Task
 from fedskip.config import Setting, StudySpec
 from fedskip.data.loaded import LoadedDataset
 from fedskip.errors import InputError, option
@@ -82,9 +82,9 @@ def ray_workers(
         light = spec.settings[0].with_keys(data={"name": "sent apart"})
         device, workers = ("cuda", None) if kind == "GPU" else ("cpu", 1)
         spec = replace(spec, device=device, workers=spec.workers or workers, settings=(light,))
-        workers = RayWorkers(scheduler, spec, len(devices))
-        workers.plan(prepared, noted, anyway)
-        yield workers
+        cluster = RayWorkers(scheduler, spec, len(devices))
+        cluster.plan(prepared, noted, anyway)
+        yield cluster
 
 
 @dataclass(eq=False)
@@ -132,8 +132,7 @@ class RayWorkers:
         self.scheduler, self.spec, self.devices = scheduler, spec, devices
         self._planned: dict[str, tuple[Facts, SettingProgress, str]] = {}  # by the key of a part
         self._settings: dict[str, Any] = {}  # references to what is sent of a part, by its key
-        self._datasets: dict[str, LoadedDataset] = {}  # the data of a part, by its key
-        self._sent: dict[LoadedDataset, Any] = {}  # references to those that were sent
+        self._sent: dict[LoadedDataset, Any] = {}  # references to data sets in Ray's object store
 
     def plan(self, prepared: Sequence[Prepared], noted: Facts, anyway: bool) -> None:
         """Try out parts on the cluster and plan their groups; refuses what cannot be trained."""
@@ -141,11 +140,9 @@ class RayWorkers:
         for one, devices in zip(prepared, shares(steps, self.devices), strict=True):
             self._send(one, devices, anyway)
         for key in self._settings:
-            self.scheduler.add([Task(key, partial(self._job, key, noted[key]))])
+            self.scheduler.add([Task(key, partial(Job, self._settings[key], noted[key]))])
         for task, device, message in filter(None, self.scheduler.messages()):
             match message:
-                case NeedsData():
-                    self._send_data(task.name)
                 case "planned", *planned:
                     self._planned[task.name] = tuple(planned)
                 case Failed(InputError() as error):
@@ -161,23 +158,14 @@ class RayWorkers:
         init = setting.init and str(expand_home(setting.init, "init").absolute())
         sent = replace(setting, data=data or {"name": loaded.dataset.name}, init=init)
         light = replace(prepared, setting=sent, loaded=None)  # type: ignore[arg-type]
-        self._datasets[setting.key] = loaded
+        if loaded not in self._sent:
+            self._sent[loaded] = ray.put(pack_dataset(loaded.dataset))
         self._settings[setting.key] = ray.put(
             SettingToTrain(
-                self.spec, light, data, loaded.digests, init and file_digest(init), prepared.steps,
-                devices, anyway,
+                self.spec, light, data, loaded.digests, self._sent[loaded], init and file_digest(init),
+                prepared.steps, devices, anyway,
             )
         )  # fmt: skip
-        if data is None:  # an object, which nodes cannot load
-            self._send_data(setting.key)
-
-    def _send_data(self, key: str) -> None:
-        data = self._datasets[key]
-        if data not in self._sent:
-            self._sent[data] = ray.put(pack_dataset(data.dataset))
-
-    def _job(self, key: str, noted: Facts, **more: Any) -> Job:
-        return Job(self._settings[key], noted, self._sent.get(self._datasets[key]), **more)
 
     # --- training -------------------------------------------------------------------------------------
 
@@ -232,8 +220,8 @@ class RayWorkers:
 
         def job() -> Job:
             file = group.file
-            return self._job(
-                setting.key, training.noted(setting)["machine"], group=group.number,
+            return Job(
+                self._settings[setting.key], training.noted(setting)["machine"], group=group.number,
                 study=training.folder.identity, columns=training.history.columns,
                 checkpoint=None if file is None else (file.name, file.read_bytes()),
             )  # fmt: skip
@@ -263,8 +251,6 @@ class RayWorkers:
                 write_model(folder.path / "models" / name, content)
             case "finished", summary, clients:
                 group.results = summary, clients
-            case NeedsData():
-                self._send_data(group.setting.key)
             case Failed():  # it begins again from its checkpoint
                 group.rows, group.status = (), None
 

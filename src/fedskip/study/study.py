@@ -6,7 +6,7 @@ import contextlib
 import html
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Unpack
 import torch
 
 from fedskip.cluster.connection import connected
-from fedskip.config import Draft, Record, Setting, StudySpec, Tree, build, load_yaml, plain
+from fedskip.config import Draft, Record, Setting, StudySpec, Tree, build, dump, load_yaml, plain
 from fedskip.config.fields import read_seeds
 from fedskip.config.keys import Methods, Seeds, StudyKeys
 from fedskip.config.setting import KEYS, describe_runs
@@ -23,7 +23,7 @@ from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine.local import Decay
 from fedskip.errors import InputError, either, how_to_resume_study, option, require
 from fedskip.files import locked
-from fedskip.methods.grammar import parse_many, text
+from fedskip.methods.grammar import parse_many
 from fedskip.records.folder import Facts, Folder, added_to, compare_data, next_folder, settings_of
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress, ShowProgress, showing
@@ -38,9 +38,6 @@ from fedskip.study.train import Training, made_with, train_settings
 from fedskip.version import versions
 
 log = logging.getLogger(__name__)
-
-# what a notebook shows of a setting
-SHOWN = ("name", "data", "partition", "model", "clients", "cohort", "methods", "seeds", "rounds")
 
 
 class Shown(NamedTuple):
@@ -93,15 +90,7 @@ class Study:
         return f"Study({spec.name!r}: {runs}, {device}{place})"
 
     def _repr_html_(self) -> str:
-        from fedskip.report.tables import TextTable
-
-        drafts = [draft.keys for draft in self.spec.settings]
-        columns = [key for key in SHOWN if any(key in keys for keys in drafts)]
-        rows = [
-            [str(_cell(key, keys[key])) if key in keys else "" for key in columns]
-            for keys in drafts
-        ]
-        return f"<b>{html.escape(repr(self))}</b>{TextTable('', columns, 0, rows).html()}"
+        return f"<b>{html.escape(repr(self))}</b><pre>{html.escape(dump(self.spec))}</pre>"
 
     @classmethod
     def load(cls, out: str | os.PathLike[str], *, cluster: str | None = None) -> Study:
@@ -350,13 +339,9 @@ class Study:
             results = Results.read(self.out)
             try:
                 write_report(results)
-            except (
-                Exception
-            ) as error:  # what was trained is not lost to a picture that cannot be drawn
-                why = f"{type(error).__name__}: {error}"
-                log.warning(
-                    "report.html was not written (%s); try: fedskip report %s", why, self.out
-                )
+            except Exception as error:  # a picture that cannot be drawn loses nothing
+                why, again = f"{type(error).__name__}: {error}", f"fedskip report {self.out}"
+                log.warning("report.html was not written (%s); try: %s", why, again)
             if training.failed is not None:
                 raise training.failed
             shown.trackers.on_end(results)
@@ -403,18 +388,3 @@ def extended(
         if all(method in setting.all_methods for setting in compared):
             log.warning("%s is there already, and stays as it is", method.label)
     return replace(spec, settings=tuple(drafts))
-
-
-def _cell(key: str, value: Any) -> Any:
-    """What a notebook shows of a key."""
-    if key == "methods":
-        return ", ".join(map(text, value))
-    if key == "seeds":
-        if len(value) > 3:
-            return f"{len(value)} ({value[0]} to {value[-1]})"
-        return ", ".join(map(str, value))
-    if isinstance(value, Mapping):  # a name, and what was chosen beside it
-        return ", ".join(str(v) if k in ("name", "kind") else f"{k}={v}" for k, v in value.items())
-    if key in ("data", "model"):
-        return getattr(value, "name", None) or getattr(value, "__name__", type(value).__name__)
-    return value
