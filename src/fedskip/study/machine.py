@@ -9,7 +9,6 @@ within 20 %, it is the loop.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from fedskip.cluster.connection import cores
 from fedskip.config.study import StudySpec
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.stacked.engine import own_objective, refusal
@@ -82,6 +82,7 @@ class Machine:
     deterministic: bool
     streams: int  # on which the stacked engine's rows run side by side; 0: all together
     kernels: bool  # small convolutions and recurrent layers by kernels of our own
+    forks: bool = False  # whether each group may have a process of its own
     why: str = ""  # the engine, where it was not asked for
 
     @classmethod
@@ -106,28 +107,18 @@ class Machine:
             workers=1 if stacked or device != "cpu" else spec.workers or cores(),
             processes=spec.groups or ((spec.processes or min(cores(), PROCESSES)) if forks else 1),
             precision=precision, deterministic=spec.deterministic, streams=streams, kernels=kernels,
-            why=why,
+            forks=forks, why=why,
         )  # fmt: skip
-
-    @property
-    def forks(self) -> bool:
-        """Whether each group of runs may have a process of its own."""
-        stacked = self.engine == "stacked"
-        return stacked and AVAILABLE and self.device == "cpu" and self.threads == 1
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
         facts = asdict(self) | {"kernels": self.kernels and KERNELS}
-        return {name: value for name, value in facts.items() if name not in ("workers", "why")}
+        beside = ("workers", "forks", "why")
+        return {name: value for name, value in facts.items() if name not in beside}
 
     def line(self) -> str:
         """The engine as a line for people; nothing where it was asked for."""
         return f"engine: {self.engine} (auto: {self.why})" if self.why else ""
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # --- the engine ------------------------------------------------------------------------------------------

@@ -158,8 +158,7 @@ def _try_measures(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
     for metric in task.metrics:
         fits = (KINDS[kind][0](output.cpu(), targets.cpu()) for kind in metric.of)
         if metric.of and not any(fits):
-            numbers = "for numbers, metric=label_accuracy for labels"
-            fix = f"set metric=minus_squared_error {numbers}"
+            fix = "set metric=minus_squared_error for numbers, metric=label_accuracy for labels"
             fix = "for classes, set metric=accuracy" if "numbers" in metric.of else fix
             compares = " or ".join(KINDS[kind][1] for kind in metric.of)
             gives = f"a model that gives {tuple(output.shape[1:])} for a sample"
