@@ -181,8 +181,8 @@ class Study:
                     data = {"data": dict(one.loaded.digests), "divisions": divisions}
                     compare_data(before, data, self.out)
             now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            for before, after in zip(begun, prepared.settings, strict=True):
-                for part in after.parts()[1 + len(before.record.added) :]:
+            for old, new in zip(begun, prepared.settings, strict=True):
+                for part in new.parts()[1 + len(old.record.added) :]:
                     made_with(record, part).update(when=now, versions=versions())
             self.folder.write(plain(self.spec, prepared.settings), record)
             return self._train(prepared, shown)
