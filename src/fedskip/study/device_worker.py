@@ -234,8 +234,6 @@ def unpack_dataset(fields: Mapping[str, Any]) -> Dataset:
     """The data set that `pack_dataset` packed."""
     samples = fields["samples"]
     if isinstance(samples, tuple):
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # about read-only arrays; nothing writes to them
+        with warnings.catch_warnings(action="ignore"):  # read-only arrays: nothing writes to them
             samples = Arrays(*map(torch.from_numpy, samples))
     return Dataset(**{**fields, "samples": samples})
