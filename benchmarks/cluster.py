@@ -21,8 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from fedskip.cluster.devices import Device, DeviceFacts
-from fedskip.cluster.ray_actors import Ended, RayActors, Worker
+from fedskip.cluster.actors import Device, DeviceFacts, Ended, RayActors, Worker
 from fedskip.cluster.scheduler import Scheduler, Task
 from fedskip.config import Tree, build, bundled
 from fedskip.records.checkpoint import group_key, write_checkpoint

@@ -54,7 +54,7 @@ def absent() -> set[str]:
     ray = (
         []
         if importlib.util.find_spec("ray") is not None
-        else ["cluster.ray_actors", "cluster.scheduler", "study.device_worker", "study.ray_workers"]
+        else ["cluster.actors", "cluster.scheduler", "study.device_worker", "study.ray_workers"]
     )
     return {"kernels.convolution", *ray, *flower}
 

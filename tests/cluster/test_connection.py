@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from fedskip import InputError
 from fedskip.cluster import connection as module
-from fedskip.cluster.connection import check, connected
+from fedskip.cluster.connection import check, connected, temporary_folder
 from nodes import free_port, nodes
 
 
@@ -91,3 +93,39 @@ def test_a_cluster_that_asks_for_a_token(tmp_path: Path) -> None:
     assert found.returncode == 2
     assert "if it asks for a token, set RAY_AUTH_MODE=token" in " ".join(found.stderr.split())
     assert not out.exists()
+
+
+# --- the folder of a local cluster ---------------------------------------------------------------------
+
+
+def holder(folder: Path) -> "subprocess.Popen[bytes]":
+    """A process that has a file of a folder open."""
+    code = (
+        f"import time; file = open({str(folder / 'log')!r}, 'w'); print(flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_processes_that_use_the_folder_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    with temporary_folder() as name:
+        mine, other = Path(name), Path(f"{name}2")
+        other.mkdir()
+        holders = [holder(mine), holder(other)]
+        held = (mine / "own").open("w")  # this process has a file open there, too
+        time.sleep(0.5)
+        assert holders[0].poll() is None, "nothing happens before its owner leaves"
+    held.close()
+    assert holders[0].wait(10) == -9
+    assert holders[1].poll() is None
+    assert not mine.exists()
+    assert other.exists()
+    holders[1].kill()
+    holders[1].wait()
+    (other / "log").unlink()
+    other.rmdir()

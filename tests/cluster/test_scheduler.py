@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 
 from fedskip import InputError
-from fedskip.cluster.devices import Device, DeviceFacts, Failed, NotUsable, WorkerDied
 
 pytest.importorskip("ray")
 
 from fedskip.cluster import scheduler as module
-from fedskip.cluster.ray_actors import Ended, Worker
-from fedskip.cluster.scheduler import NeedsData, Scheduler, Task
+from fedskip.cluster.actors import (
+    Device,
+    DeviceFacts,
+    Ended,
+    Failed,
+    NotUsable,
+    Worker,
+    WorkerDied,
+)
+from fedskip.cluster.scheduler import Scheduler, Task
 
 ONE, BESIDE = Device("n1", "one", "CPU", 0), Device("n1", "one", "CPU", 1)
 TWO = Device("n2", "two", "CPU", 0)
@@ -239,16 +246,6 @@ def test_a_device_that_others_use_holds_nothing_up(monkeypatch: pytest.MonkeyPat
     start = actors.start
     actors.start = lambda d: Worker(d, None, None) if d == ONE else start(d)  # type: ignore[method-assign]
     assert ("a", "two", "done") in run(scheduled(actors, "a"))
-
-
-def test_data_that_a_worker_lacks_are_sent() -> None:
-    sent: list[str] = []
-    actors = FakeActors(lambda *_: ["done"] if sent else [NeedsData()], ONE)
-    for task, _, message in messages(scheduled(actors, "a")):
-        if isinstance(message, NeedsData):
-            sent.append(task.name)
-    assert sent == ["a"]
-    assert len(actors.begun) == 2
 
 
 def test_a_device_that_joins_is_used() -> None:

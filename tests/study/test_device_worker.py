@@ -57,11 +57,11 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker]:
     sys.path[:] = before[1]
 
 
-def setting(dataset: Dataset, data: dict[str, Any] | None = None) -> SettingToTrain:
+def setting(dataset: Dataset, sent: Any, data: dict[str, Any] | None = None) -> SettingToTrain:
     nothing: Any = None
     return SettingToTrain(
-        spec=nothing, prepared=nothing, data=data, digests=LoadedDataset(dataset).digests, weights=None,
-        steps=1, devices=1.0,
+        spec=nothing, prepared=nothing, data=data, digests=LoadedDataset(dataset).digests, sent=sent,
+        weights=None, steps=1, devices=1.0,
     )  # fmt: skip
 
 
@@ -74,8 +74,7 @@ def test_data_sets_that_look_alike_are_not_confused(worker: DeviceWorker) -> Non
     references = {data.name: partial(pack_dataset, data) for data in (plain, turned, *mine)}
     for _ in range(2):
         for dataset in (plain, turned, *mine):
-            loaded = worker._dataset(setting(dataset), references[dataset.name])
-            assert loaded is not None
+            loaded = worker._dataset(setting(dataset, references[dataset.name]))
             assert loaded.dataset.name == dataset.name
             assert loaded.dataset.train_transform is dataset.train_transform
 
@@ -85,12 +84,21 @@ def test_what_a_node_has_is_not_fetched(tmp_path: Path, worker: DeviceWorker) ->
     np.savez(file, x=np.ones((20, 2), np.float32), y=np.arange(20) % 2)
     data = {"name": str(file)}
     dataset = LoadedDatasets().get(data).dataset
-    fetched = partial(pytest.fail, "it was fetched")
-    assert worker._dataset(setting(dataset, data), fetched) is not None
-    assert worker._dataset(setting(dataset, {"name": str(tmp_path / "other.npz")}), None) is None
+    fetched: list[str] = []
+
+    def sent() -> dict[str, Any]:
+        fetched.append(dataset.name)
+        return pack_dataset(dataset)
+
+    worker._dataset(setting(dataset, sent, data))
+    assert not fetched
+    worker._dataset(setting(dataset, sent, {"name": str(tmp_path / "other.npz")}))
+    assert len(fetched) == 1
     np.savez(file, x=np.zeros((20, 2), np.float32), y=np.arange(20) % 2)
     other = DeviceWorker([], "CPU", "/")
-    assert other._dataset(setting(dataset, data), None) is None, "it is another"
+    found = other._dataset(setting(dataset, sent, data)).dataset
+    assert len(fetched) == 2, "it is another"
+    assert torch.equal(found.samples.x, dataset.samples.x)  # type: ignore[attr-defined]
 
 
 def test_digests_of_files(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fedskip.report.progress import Progress
 from fedskip.report.results import Results
 from fedskip.report.tables import notes
 from fedskip.study.setting_plan import Group, make_engine, noted_sizes
-from fedskip.study.workers import InProcess, Preparing
+from fedskip.study.train import InProcess, Preparing
 from studies import as_table, numbers, study, weights
 from tiny import clients_of, make_run, task_of
 

@@ -146,7 +146,7 @@ def test_at_once(tmp_path: Path) -> None:
 
 
 def test_before_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(*_: object) -> None:
+    def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Study, "_prepare", pressed)

@@ -1,24 +1,38 @@
-"""Connects this process to a Ray cluster, or starts one on this machine; leaves nothing of it behind."""
+"""Connects this process to a Ray cluster, or starts one on this machine; leaves nothing of it behind.
+
+A process of its own cleans up after a cluster that was started here: `python -m fedskip.cluster.connection
+FOLDER`. It waits until the study that started it ends or is killed, which closes the pipe that it reads from.
+Ray ends most of its processes itself; this one ends those that still have a file of the folder open, and
+removes the folder.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedskip.cluster.local_cluster import temporary_folder
 from fedskip.errors import InputError, first_line, option
 
 LOCAL = "local"
 TOKEN = uuid.uuid4().hex  # one for all clusters of this process: Ray keeps the first it has used
 CONNECT_TIMEOUT = 5.0  # seconds
+CLEAN_TIMEOUT = 20.0  # seconds after which the process that cleans up gives up
+INTERVAL, QUIET = 0.2, 5  # seconds between two looks, and how many of them must find nothing
+LONGEST = 26  # characters of a parent folder, so that the paths of Ray's sockets are short enough
 
 
 @contextlib.contextmanager
@@ -117,3 +131,51 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
         for name, value in before.items():
             os.environ.pop(name)
             os.environ.update({} if value is None else {name: value})
+
+
+# --- the folder of a local cluster ----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A folder for Ray's files; afterwards it is gone, and so is every process that uses it."""
+    parent = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="fedskip-", dir=parent if len(parent) <= LONGEST else "/tmp")
+    command = [sys.executable, "-m", "fedskip.cluster.connection", folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as cleaner:
+        try:
+            yield folder
+        finally:
+            assert cleaner.stdin is not None
+            cleaner.stdin.close()
+            cleaner.wait()
+
+
+def clean_up(folder: str, owner: int) -> None:
+    """End all processes that use a folder, except its owner, and remove it."""
+    deadline, quiet = time.monotonic() + CLEAN_TIMEOUT, 0
+    while quiet < QUIET and time.monotonic() < deadline:  # a process may be just starting
+        users = _users(folder) - {owner, os.getpid()}
+        for pid in users:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not users:
+            shutil.rmtree(folder, ignore_errors=True)
+        quiet = 0 if users or os.path.exists(folder) else quiet + 1
+        time.sleep(INTERVAL)
+
+
+def _users(folder: str) -> set[int]:
+    """The processes that have a file of a folder open."""
+    users = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+            if any(os.readlink(f).startswith(f"{folder}/") for f in (process / "fd").iterdir()):
+                users.add(int(process.name))
+    return users
+
+
+if __name__ == "__main__":
+    owner = os.getppid()
+    sys.stdin.read()
+    clean_up(sys.argv[1], owner)

@@ -9,16 +9,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedskip.cluster.devices import Answer, Device, DeviceFacts, Failed, NotUsable, WorkerDied
-from fedskip.cluster.ray_actors import Ended, RayActors, Worker
+from fedskip.cluster.actors import (
+    Answer,
+    Device,
+    DeviceFacts,
+    Ended,
+    Failed,
+    NotUsable,
+    RayActors,
+    Worker,
+    WorkerDied,
+)
 from fedskip.errors import InputError, first_line
 
 TRIES = 3  # of a task between two checkpoints
 POLL = 0.5  # seconds between two looks for messages
 REFRESH = 2.0  # and for devices
-REST = (
-    5.0  # seconds after a worker died in which none starts: its node, or the head, may be gone, too
-)
+REST = 5.0  # seconds after a worker died in which none starts: its node may be gone, or the head
 START_TIMEOUT = 180.0  # seconds after which a worker that has not started is not waited for
 DESCRIBE_TIMEOUT = 240.0  # seconds in which all nodes must answer before the study begins
 IDLE_TIMEOUT = 600.0  # seconds without any worker after which the study gives up
@@ -28,10 +35,6 @@ PAUSES = 20
 READY, STARTING, NO_WORKER, LATE = range(4)  # how soon a device may do a task; late: others use it
 
 log = logging.getLogger(__name__)
-
-
-class NeedsData:
-    """A worker lacks data: its task begins again when the reader of the messages has provided them."""
 
 
 @dataclass(eq=False)
@@ -56,20 +59,21 @@ class Scheduler:
 
     def __init__(self, actors: RayActors) -> None:
         self.actors = actors
+        self.set_aside: list[Task] = []
         self._check: Callable[[DeviceFacts], str] = lambda facts: ""
         self.refused: dict[Device, str] = {}  # and why
-        self.set_aside: list[Task] = []
-        self.running: dict[Device, Task] = {}
         self._waiting: list[Task] = []  # the largest first
         self._stopping = False
-        self._devices: list[Device] = []
+        self._devices: list[Device] = []  # that are there and not refused
         self._workers: dict[Device, Worker] = {}
         self._failed_starts = Counter[Device]()  # of workers, one after another
-        self._silent: dict[Device, float] = {}  # seconds since the last message
-        self._longest_pause = 0.0
-        self._refreshed = -REFRESH
-        self._rest_until = 0.0
+        self._longest_pause = 0.0  # between two messages of a worker
+        self._refreshed, self._rest_until = -REFRESH, 0.0
         self._last_used = self._polled = 0.0  # when there was a worker; a look for messages
+
+    @property
+    def running(self) -> dict[Device, Task]:
+        return {d: worker.task for d, worker in [*self._workers.items()] if worker.task is not None}
 
     def add(self, tasks: Iterable[Task]) -> None:
         self._waiting = sorted([*self._waiting, *tasks], key=lambda task: -task.size)
@@ -119,10 +123,10 @@ class Scheduler:
                 self._start_tasks()
             for worker, message in self.actors.receive(list(self._workers.values()), POLL):
                 if self._workers.get(worker.device) is worker:  # else it has been ended
-                    yield from self._handle(worker.device, message)
-            for device, error in self._hanging():
-                if device in self.running:
-                    yield from self._handle(device, Failed(error))
+                    yield from self._handle(worker, message)
+            for worker, error in self._hanging():
+                if self._workers.get(worker.device) is worker:
+                    yield from self._handle(worker, Failed(error))
             yield None
 
     # --- devices --------------------------------------------------------------------------------------
@@ -147,6 +151,24 @@ class Scheduler:
             fix = "start nodes like those before, or free their devices; then resume the study"
             raise InputError("cluster", rule, fix=fix)
 
+    def _start_tasks(self) -> None:
+        """Give each waiting task a device: it begins there if a worker is ready, else one starts."""
+        free = [device for device in self._devices if device not in self.running]
+        free.sort(key=self._rank)
+        for task in list(self._waiting):
+            devices = [device for device in free if device in self._suitable(task)]
+            if not devices:
+                continue
+            device = devices[0]
+            free.remove(device)
+            worker = self._workers.get(device)
+            if worker is None and time.monotonic() >= self._rest_until:
+                self._workers[device] = self.actors.start(device)
+            elif worker is not None and worker.facts is not None:
+                self._waiting.remove(task)
+                worker.task, worker.silent = task, 0.0
+                self.actors.run(worker, task.job())
+
     def _rank(self, device: Device) -> int:
         """How soon a device may do a task."""
         worker = self._workers.get(device)
@@ -156,36 +178,17 @@ class Scheduler:
             return READY
         return STARTING if time.monotonic() - worker.started < START_TIMEOUT else LATE
 
-    def _start_tasks(self) -> None:
-        """Give each waiting task a device: it begins there if a worker is ready, else one starts."""
-        ranks = {device: self._rank(device) for device in self._devices}
-        free = sorted((d for d in self._devices if d not in self.running), key=ranks.__getitem__)
-        for task in list(self._waiting):
-            suitable = self._suitable(task, free, ranks)
-            if not suitable:
-                continue
-            device = suitable[0]
-            free.remove(device)
-            if ranks[device] == NO_WORKER and time.monotonic() >= self._rest_until:
-                self._workers[device] = self.actors.start(device)
-            elif ranks[device] == READY:
-                self._waiting.remove(task)
-                self.running[device], self._silent[device] = task, 0.0
-                self.actors.run(self._workers[device], task.job())
-
-    def _suitable(
-        self, task: Task, free: Sequence[Device], ranks: dict[Device, int]
-    ) -> Sequence[Device]:
+    def _suitable(self, task: Task) -> Sequence[Device]:
         """The devices where a task may begin: its last try is on another node, or another device."""
         if task.failures < TRIES - 1:
-            return free
+            return self._devices
         others = [device for device in self._devices if device not in task.failed_on]
         nodes = {device.node for device in task.failed_on}
         elsewhere = [device for device in others if device.node not in nodes]
         for choice in (elsewhere, others):
-            if any(ranks[device] < LATE for device in choice):
-                return [device for device in free if device in choice]
-        return free
+            if any(self._rank(device) < LATE for device in choice):
+                return choice
+        return self._devices
 
     def _refuse(self, device: Device, why: str) -> None:
         """Use a device no more."""
@@ -196,27 +199,24 @@ class Scheduler:
 
     def _end_worker(self, device: Device) -> None:
         """End the worker of a device, whatever it does."""
-        self.running.pop(device, None)
         if device in self._workers:
             self.actors.kill(self._workers.pop(device))
 
     # --- messages -------------------------------------------------------------------------------------
 
-    def _hanging(self) -> list[tuple[Device, WorkerDied]]:
+    def _hanging(self) -> Iterator[tuple[Worker, WorkerDied]]:
         """Workers that are alive but silent. Time in which this process stood still does not count."""
         now = time.monotonic()
         passed, self._polled = min(now - self._polled, 2 * POLL), now
-        hanging = []
-        for device, task in self.running.items():
-            self._silent[device] += passed
-            longest = max(HOUR, PAUSES * self._longest_pause) if task.has_checkpoint else DAY
-            if self._silent[device] > longest:
-                error = WorkerDied(f"it said nothing for {longest / HOUR:.1f} h")
-                hanging.append((device, error))
-        return hanging
+        for worker in [worker for worker in self._workers.values() if worker.task is not None]:
+            worker.silent += passed
+            pauses = max(HOUR, PAUSES * self._longest_pause)
+            longest = pauses if worker.task.has_checkpoint else DAY
+            if worker.silent > longest:
+                yield worker, WorkerDied(f"it said nothing for {longest / HOUR:.1f} h")
 
-    def _handle(self, device: Device, message: Any) -> Iterator[tuple[Task, Device, Any]]:
-        task = self.running.get(device)
+    def _handle(self, worker: Worker, message: Any) -> Iterator[tuple[Task, Device, Any]]:
+        task, device = worker.task, worker.device
         if isinstance(message, DeviceFacts):
             self._failed_starts.pop(device, None)
             if why := self._check(message):
@@ -228,20 +228,19 @@ class Scheduler:
             self._end_worker(device)  # its next worker is a new process
             if isinstance(message.error, WorkerDied):
                 self._rest_until = time.monotonic() + REST
-            if task is None:
+            if task is not None:
+                yield task, device, message
+                self._retry(task, device, message.error)
+            else:
                 self._failed_starts[device] += 1
                 if self._failed_starts[device] == TRIES:
                     self._refuse(device, "its workers die as they start")
-            else:
-                yield task, device, message
-                self._retry(task, device, message.error)
         elif task is not None:
-            self._longest_pause = max(self._longest_pause, self._silent[device])
-            self._silent[device] = 0.0
-            if isinstance(message, Ended | NeedsData):
-                del self.running[device]
+            self._longest_pause = max(self._longest_pause, worker.silent)
+            worker.silent = 0.0
+            if isinstance(message, Ended):
+                worker.task = None
             yield task, device, message
-            self.add([task] if isinstance(message, NeedsData) else [])
 
     def _retry(self, task: Task, device: Device, error: Exception) -> None:
         """Let a task that failed begin again, unless it has done so too often."""

@@ -24,12 +24,11 @@ from fedskip.flower.config import FOLDER, ROUNDS, RUN, STATUS
 from fedskip.flower.coordinator import Connection, Coordinator, Round
 from fedskip.flower.messages import AUDIT, AuditLog
 from fedskip.flower.plan import FederationPlan
-from fedskip.records.folder import Folder
+from fedskip.records.folder import Folder, existing_history, lost_checkpoints
 from fedskip.records.history import SUMMARY, summarise
 from fedskip.records.table import Row, Table
 from fedskip.report.page import write_report
 from fedskip.report.results import Results
-from fedskip.study.resume_checks import existing_history, lost_checkpoints
 from fedskip.study.train import write_model
 from fedskip.version import versions
 

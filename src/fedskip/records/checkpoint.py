@@ -10,7 +10,6 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from fedskip.errors import InputError
 from fedskip.files import digest, write_bytes
 
 KEEP = 2
+CHECKPOINTS = 20  # in a setting, unless `checkpoint_every` says otherwise
 GROUP = "~g"  # before the number of a group
 RECORDED = "recorded"  # among the tensors, all others of which have a run's name before theirs
 
@@ -33,6 +33,11 @@ class Newest(NamedTuple):
     round: int
     path: Path | None  # None: there is none, and the round is 0
     group: int | None = None  # its number; None: all of them
+
+
+def interval(rounds: int, every: int | None) -> int:
+    """Rounds from one checkpoint to the next; `every`: as the study says."""
+    return every or max(1, rounds // CHECKPOINTS)
 
 
 def save_checkpoint(
@@ -61,9 +66,10 @@ def write_checkpoint(folder: Path, key: str, round: int, content: bytes) -> Path
     """Write a checkpoint of a setting or a group; files that it replaces are removed."""
     path = folder / f"{key}.{round:06d}.{digest(content)}.safetensors"
     write_bytes(path, content)
-    groups = {} if GROUP in key else _by_group(folder, key)
-    older = [file for files in groups.values() if files[-1][0] <= round for file in files]
-    for _, old in [*list_checkpoints(folder, key)[:-KEEP], *older]:
+    groups = _by_group(folder, key)
+    older = groups.pop(None)[:-KEEP]
+    older += [file for files in groups.values() if files[-1][0] <= round for file in files]
+    for _, old in older:
         old.unlink()
     return path
 
@@ -75,40 +81,36 @@ def group_key(setting: str, group: int, groups: int) -> str:
 
 def list_checkpoints(folder: Path, key: str) -> list[tuple[int, Path]]:
     """The checkpoints of a setting or of one of its groups, oldest first."""
-    return sorted((round, path) for _, round, path in _files(folder, key))
+    return _by_group(folder, key).get(None, [])
 
 
 def newest(folder: Path, setting: str) -> list[Newest]:
     """The newest files that together hold all runs of a setting: one, or one for each group."""
-    files = list_checkpoints(folder, setting)
-    whole = Newest(*files[-1]) if files else Newest(0, None)
     groups = _by_group(folder, setting)
-    if not any(files[-1][0] > whole.round for files in groups.values()):
+    files = groups.pop(None, [])
+    whole = Newest(*files[-1]) if files else Newest(0, None)
+    newer = {which: files[-1] for which, files in groups.items() if files[-1][0] > whole.round}
+    if not newer:
         return [whole]
-    number = max(groups, key=lambda which: groups[which][-1][0])[1]
-    parts = []
-    for index in range(number):
-        round, path = groups.get((index, number), [(0, folder)])[-1]
-        parts.append(
-            Newest(round, path, index) if round > whole.round else whole._replace(group=index)
-        )
-    return parts
+    number = max(newer, key=lambda which: newer[which][0])[1]
+    return [
+        Newest(*newer[index, number], index)
+        if (index, number) in newer
+        else whole._replace(group=index)
+        for index in range(number)
+    ]
 
 
-def _by_group(folder: Path, setting: str) -> dict[tuple[int, int], list[tuple[int, Path]]]:
-    """The files of each group, oldest first, by its number and how many there are."""
-    groups: dict[tuple[int, int], list[tuple[int, Path]]] = {}
-    for match, round, path in _files(folder, setting, GROUP + r"(\d+)of(\d+)"):
-        groups.setdefault((int(match[1]), int(match[2])), []).append((round, path))
-    return {which: sorted(files) for which, files in groups.items()}
-
-
-def _files(folder: Path, key: str, more: str = "") -> Iterator[tuple[re.Match[str], int, Path]]:
-    """The checkpoints of a key, or of one that goes on with a pattern, with their rounds."""
-    name = re.compile(re.escape(key) + more + r"\.(?P<round>\d{6,})\.[0-9a-f]{16}\.safetensors")
+def _by_group(folder: Path, key: str) -> dict[Any, list[tuple[int, Path]]]:
+    """The files of a key and, by number and how many there are, of its groups, oldest first; None: its own."""
+    group = rf"(?:{GROUP}(\d+)of(\d+))?"
+    name = re.compile(re.escape(key) + group + r"\.(\d{6,})\.[0-9a-f]{16}\.safetensors")
+    found: dict[Any, list[tuple[int, Path]]] = {}
     for file in os.listdir(folder) if folder.exists() else ():
         if file.startswith(key) and (match := name.fullmatch(file)):  # there may be thousands
-            yield match, int(match["round"]), folder / file
+            which = None if match[1] is None else (int(match[1]), int(match[2]))
+            found.setdefault(which, []).append((int(match[3]), folder / file))
+    return {which: sorted(files) for which, files in found.items()}
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -6,18 +6,20 @@ arithmetic, and the data in numbers. A study that resumes compares these with wh
 
 import contextlib
 import copy
+import csv
 import itertools
 import json
 import os.path
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedskip.config.paths import moved, read_in, written_in
 from fedskip.config.record import RECORD
-from fedskip.config.setting import KEYS, part_key
+from fedskip.config.setting import KEYS, Setting, part_key
 from fedskip.errors import (
     InputError,
+    either,
     flag,
     how_to_resume_study,
     join_some,
@@ -28,9 +30,9 @@ from fedskip.errors import (
 from fedskip.files import digest, remove_partial_files, write_text
 from fedskip.parsing.dotted_keys import flatten
 from fedskip.parsing.yaml_text import load, read_text, written
-from fedskip.records.checkpoint import Newest, newest, read_history, read_notes
+from fedskip.records.checkpoint import interval, newest, read_history, read_notes
 from fedskip.records.history import SUMMARY, HistoryFile
-from fedskip.records.table import Table
+from fedskip.records.table import Row, Table
 from fedskip.version import same_device
 
 Facts = dict[str, Any]
@@ -43,54 +45,52 @@ class Folder:
     """The folder of a study. A study is plain values here, as study.yaml has them."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.file = path, path / "study.yaml"
-        self._read_at, self._content = (0, 0), Facts()  # the file's stamp, and what it held
+        self.path, self.file, self.checkpoints = path, path / "study.yaml", path / "checkpoints"
+        self._stamp, self._content = (
+            (0, 0),
+            Facts(),
+        )  # when and how long the file was, and what it held
 
     def study(self) -> Facts:
         """The study that was begun here, with the paths of its files as they are from here."""
-        return moved(self._written(), read_in(self.path))
-
-    def _written(self) -> Facts:
-        """As it is in the file."""
-        return {key: value for key, value in self._read().items() if key != RECORD}
+        return self.contents()[0]
 
     def record(self) -> Facts:
         """What it noted about itself."""
-        return dict(self._read().get(RECORD) or {})
+        return self._read()[1]
 
     def contents(self) -> tuple[Facts, Facts]:
-        """The study and its record, of a file that is read once."""
-        values = self._read()
-        study = {key: value for key, value in values.items() if key != RECORD}
-        return moved(study, read_in(self.path)), dict(values.get(RECORD) or {})
+        """The study and its record."""
+        study, record = self._read()
+        return moved(study, read_in(self.path)), record
+
+    def _read(self) -> tuple[Facts, Facts]:
+        """The same, with paths as they are in the file. It is parsed once, until somebody changes it."""
+        if not self.file.exists():
+            return {}, {}
+        stat = self.file.stat()
+        if (stamp := (stat.st_mtime_ns, stat.st_size)) != self._stamp:
+            content = load(read_text(self.file), str(self.file))
+            _refuse_damaged(content, str(self.file))
+            self._stamp, self._content = stamp, content
+        study = copy.deepcopy(self._content)
+        return study, study.pop(RECORD, None) or {}
 
     def write(self, study: Facts, record: Facts) -> None:
         """Write a study, its paths as they are from the folder; the record gets a digest of it."""
         study = moved(study, written_in(self.path))
         record["study"] = _digest(study)
         write_text(self.file, written(study, compact=True) + written({RECORD: record}))
-        self._content, self._read_at = copy.deepcopy({**study, RECORD: record}), self._stamp()
-
-    def _read(self) -> Facts:
-        """What the file holds; it is parsed once, until somebody changes it."""
-        if not self.file.exists():
-            return {}
-        stamp = self._stamp()
-        if stamp != self._read_at:
-            self._content = load(read_text(self.file), str(self.file))
-            _refuse_damaged(self._content, str(self.file))
-            self._read_at = stamp
-        return copy.deepcopy(self._content)
-
-    def _stamp(self) -> tuple[int, int]:
-        """When the file was written, and how long it is."""
         stat = self.file.stat()
-        return stat.st_mtime_ns, stat.st_size
+        self._stamp = stat.st_mtime_ns, stat.st_size
+        self._content = copy.deepcopy({**study, RECORD: record})
 
     @property
     def identity(self) -> str:
         """A digest of the study, which stays when it is made longer, gets more runs, and when files move."""
-        return _digest(moved(as_begun(self._written()), os.path.basename))
+        return _digest(moved(as_begun(self._read()[0]), os.path.basename))
+
+    # --- how far it is -------------------------------------------------------------------------------
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and all their runs are in the summary."""
@@ -110,39 +110,42 @@ class Folder:
 
     def is_done(self, part: str, rounds: int | None, written: Collection[str]) -> bool:
         """Whether a part of a setting has done its rounds, and its runs are among those that are written."""
-        if rounds is None or any(one.round < rounds for one in self._newest(part)):
+        if rounds is None or any(one.round < rounds for one in newest(self.checkpoints, part)):
             return False
         return self.saved_rounds(part).keys() <= set(written)
 
     def last_rounds(self) -> dict[str, int]:
         """By part of a setting, the round that all its runs have saved; 0: not all have saved any."""
         parts = [key for setting in settings_of(self.study()) for key in part_keys(setting)]
-        return {key: min(one.round for one in self._newest(key)) for key in parts}
+        return {key: min(one.round for one in newest(self.checkpoints, key)) for key in parts}
 
     def saved_rounds(self, part: str) -> dict[str, int]:
         """By run of a part, the round of the newest checkpoint that holds it; none for those without one."""
         rounds: dict[str, int] = {}
-        for one in self._newest(part):
+        for one in newest(self.checkpoints, part):
             for run in read_notes(one.path)["runs"] if one.path else ():
                 rounds[run] = max(one.round, rounds.get(run, 0))
         return rounds
 
-    def _newest(self, part: str) -> list[Newest]:
-        return newest(self.path / "checkpoints", part)
-
-    def recover(self, history: HistoryFile) -> None:
-        """Up to the last checkpoints, the history is what they hold, whatever became of its file."""
-        settings = settings_of(self.study())
-        names = [setting["name"] for setting in settings]
-        history.table.rows = [row for row in history.table if row["setting"] in names]
-        for key in (key for setting in settings for key in part_keys(setting)):
-            held = {one.path: one.round for one in self._newest(key) if one.path}
+    def recover(self, history: HistoryFile, parts: Sequence[Setting]) -> None:
+        """The history of these parts: up to their last checkpoints what those hold, whatever became of its file."""
+        for part in parts:
+            held = {one.path: one.round for one in newest(self.checkpoints, part.key) if one.path}
             for file, round in sorted(
-                held.items(), key=lambda one: one[1]
-            ):  # the newest has the last word
+                held.items(), key=lambda item: item[1]
+            ):  # the newest is right
                 recorded = read_history(file)
                 if recorded is not None:
-                    history.recover(key, read_notes(file)["runs"], round, recorded)
+                    history.recover(part.key, read_notes(file)["runs"], round, recorded)
+        runs = {run for part in parts for run in part.run_names}
+        history.table = Table(history.columns, (r for r in history.table if r["run"] in runs))
+
+    def clear(self) -> None:
+        """Remove what a kill has left half written."""
+        for part in ("", *PARTS):
+            remove_partial_files(self.path / part)
+
+    # --- what is refused -----------------------------------------------------------------------------
 
     def refuse_taken(self, study: Facts) -> None:
         """Refuse to begin a study in a folder that holds one, parts of one, or anything else."""
@@ -175,14 +178,13 @@ class Folder:
         """The folder holds another study than this one; says in what they differ."""
         here = written_in(self.path)
         apart = changes(moved(self.study(), here), moved(study, here))
-        first = "; ".join(shorten(words, 70) for words in apart[:FEW])
-        more = f"; and {len(apart) - FEW} more" if len(apart) > FEW else ""
-        what = f"{first}{more}" or "its keys are the same, their order is not"
+        what = _some(apart) or "the same keys in another order, or with other additions"
         return InputError("out", f"holds another study: {what}", str(self.path), fix)
 
     def refuse_edited(self) -> None:
         """Refuse to go on where the file is not what the study wrote."""
-        if self.record().get("study") != _digest(self._written()):
+        study, record = self._read()
+        if record.get("study") != _digest(study):
             fix = f"undo that, or run the changed study into another folder ({option('out', 'FOLDER')}); "
             fix += (
                 f"{flag('anyway')} mixes the two. More rounds are had with {option('rounds', 'N')}"
@@ -193,130 +195,103 @@ class Folder:
         """Refuse to go on where a file, or a link to nothing, takes the place of a folder that is needed."""
         for path in (self.path / part for part in PARTS):
             if os.path.lexists(path) and not path.is_dir():
-                raise InputError(
-                    str(path), "must be a folder", fix="move away what is there, then resume"
-                )
+                fix = "move away what is there, then resume"
+                raise InputError(str(path), "must be a folder", fix=fix)
 
     def refuse_gone(self) -> None:
         """Refuse to go on where somebody has taken the folder away while the study ran."""
         if not self.file.exists():
+            rule = "is gone: its folder was moved or deleted meanwhile"
             fix = "bring the folder back and resume it, or begin again in another one"
-            raise InputError(
-                str(self.file), "is gone: its folder was moved or deleted meanwhile", fix=fix
-            )
+            raise InputError(str(self.file), rule, fix=fix)
 
-    def clear(self) -> None:
-        """Remove what a kill has left half written."""
-        for part in ("", *PARTS):
-            remove_partial_files(self.path / part)
+    def refuse_lost_checkpoints(
+        self, begun: Sequence[tuple[Setting, int]], every: int | None
+    ) -> None:
+        """Refuse to go on where runs with results would start at round 0, and lose them.
+
+        A study that was killed before its first checkpoint has no summary, and no rows after the round of
+        that checkpoint. It starts again, and loses no more than those.
+
+        Args:
+            begun: all parts, with the rounds that the folder has them for.
+            every: rounds from one checkpoint to the next, as the study says.
+        """
+        held = {part.key: newest(self.checkpoints, part.key) for part, _ in begun}
+        restarted = {
+            part.key: {
+                run
+                for number, one in enumerate(held[part.key])
+                for run in part.run_names[number :: len(held[part.key])]
+                if not one.round
+            }
+            for part, _ in begun
+        }
+        if not any(restarted.values()):
+            return
+        kept = any(one.round for files in held.values() for one in files)
+        history = existing_history(self.path, kept)
+        written = set(self.summary().column("run"))
+        for part, rounds in begun:
+            runs = restarted[part.key]
+            last = max((row["round"] for row in history if row["run"] in runs), default=0)
+            results = [f"history.csv up to round {last}"] * (last > interval(rounds, every))
+            results += ["summary.csv"] * bool(runs & written)
+            if results:
+                run = either(f"`fedskip run {self.file} --out NEW`", "`Study('NEW', ...).run()`")
+                whose = part.key if runs == {*part.run_names} else join_some(sorted(runs))
+                instead = f"run its study into another folder with {run}"
+                raise lost_checkpoints(self, whose, results, instead)
 
 
-def _refuse_damaged(content: Any, file: str) -> None:
-    """Refuse a study.yaml that does not have the parts which a study writes."""
-    parts = content if isinstance(content, dict) else {}
-    record = parts.get(RECORD, {})
-    noted = record.get("settings", {}) if isinstance(record, dict) else None
-    facts = list(noted.values()) if isinstance(noted, dict) else [None]
-    settings = parts.get("settings")
-    named = isinstance(settings, list) and all(
-        isinstance(s, dict) and "name" in s for s in settings
-    )
-    fix = f"begin it in another folder with `fedskip run {file}`, or bring back what a study wrote"
-    require(file, named or RECORD in parts, "is of no study that was begun", fix=fix)
-    for part, ok in {
-        "settings": named and bool(settings),
-        RECORD: isinstance(record, dict)
-        and (not noted or isinstance(record.get("versions"), dict)),
-        f"{RECORD}.settings": all(map(_has_facts, facts)),
-    }.items():
-        fix = f"bring back what the study wrote, or begin again in another folder ({option('out', 'FOLDER')})"
-        require(f"{file} {part}", ok, "is damaged", fix=fix)
+def lost_checkpoints(
+    folder: Folder, whose: str, results: Sequence[str], instead: str
+) -> InputError:
+    """The error that checkpoints of `whose`, a part or some runs, are gone but not their results.
+
+    `instead`: how to begin elsewhere.
+    """
+    fix = "bring them back to checkpoints/; to start again here all the same, move history.csv and "
+    fix += f"summary.csv away; or {instead}"
+    rule = f"has no checkpoints of {whose} any more: to start again would lose its {' and '.join(results)}"
+    return InputError("out", rule, str(folder.path), fix)
 
 
-def _has_facts(setting: Any) -> bool:
-    """Whether what was noted of a setting is all there."""
-    if not isinstance(setting, dict) or "parameters" not in setting:
-        return False
-    parts = [setting.get(key) for key in ("machine", "divisions", "data")]
-    counts = [
-        part.get(key)
-        for part in parts[:1]
-        if isinstance(part, dict)
-        for key in ("processes", "rows")
-    ]
-    return all(isinstance(part, dict) for part in parts) and all(
-        isinstance(n, int | None) for n in counts
-    )
+def existing_history(out: Path, kept: bool = False) -> Table:
+    """What history.csv holds.
+
+    Where checkpoints `kept` some of it, of a damaged file the lines that can be read count; else, and where
+    there are none, it is refused.
+    """
+    file = out / "history.csv"
+    if not file.exists() or not file.stat().st_size:
+        return Table(())
+    try:
+        return Table.read(file, filled=("run", "round"))
+    except InputError as error:
+        if kept and (rows := [*_readable(file)]):
+            return Table(("run", "round"), rows)
+        fix = f"{error.fix}, or delete it: what no checkpoint has of it is lost then"
+        raise InputError(error.field, error.rule, error.value, fix) from None
+
+
+def _readable(file: Path) -> Iterator[Row]:
+    """The run and the round of each line that can be read."""
+    text = file.open(encoding="utf-8", errors="replace", newline="")
+    with text, contextlib.suppress(csv.Error):
+        for row in csv.DictReader(text):
+            run, round = row.get("run"), row.get("round")
+            if run and round and round.isdecimal() and len(round) < 10:
+                yield {"run": run, "round": int(round)}
 
 
 def next_folder(name: str) -> Path:
     """`runs/NAME-N` with the first N that is free."""
-    return next(
-        path for n in itertools.count(1) if not (path := Path("runs") / f"{name}-{n}").exists()
-    )
+    paths = (Path("runs") / f"{name}-{n}" for n in itertools.count(1))
+    return next(path for path in paths if not path.exists())
 
 
-def _digest(study: Facts) -> str:
-    """Of plain values, whatever the order of their keys."""
-    return digest(json.dumps(study, sort_keys=True, default=str).encode())
-
-
-def _alike(one: Facts, other: Facts, folder: Path) -> bool:
-    """Whether two studies are the same; paths are compared as they are from a folder."""
-    here = written_in(folder)
-    return moved(one, here) == moved(other, here)
-
-
-def as_begun(study: Facts) -> Facts:
-    """A study without what may change: it is made longer, and gets more runs."""
-    settings = [
-        {**setting, RECORD: record_of(setting) | {"added": None}, "rounds": None}
-        for setting in study.get("settings") or ()
-    ]
-    return {**study, "rounds": None, "settings": settings}
-
-
-def part_keys(setting: Facts) -> list[str]:
-    """How checkpoints and the record call the parts of a setting: what it began with, and additions."""
-    return [part_key(setting["name"], number) for number in range(1 + len(added_to(setting)))]
-
-
-def changes(before: Facts, now: Facts) -> list[str]:
-    """What a study differs in from another, in words, by dotted key."""
-    settings = [
-        {one["name"]: flatten(one) for one in settings_of(study)} for study in (before, now)
-    ]
-    lost, new = ([*a.keys() - b.keys()] for a, b in (settings, settings[::-1]))
-    named = (
-        [f"the settings were {join_some(settings[0])} and are {join_some(settings[1])}"]
-        if lost or new
-        else []
-    )
-    plain = [
-        {
-            key: value
-            for key, value in study.items()
-            if key not in (*KEYS, "settings") or key == "name"
-        }
-        for study in (before, now)
-    ]
-    pairs = [(one, settings[1][name]) for name, one in settings[0].items() if name in settings[1]]
-    changed = [
-        words for one, other in [(plain[0], plain[1]), *pairs] for words in _changed(one, other)
-    ]
-    return list(dict.fromkeys([*named, *changed]))
-
-
-def _changed(one: Facts, other: Facts) -> list[str]:
-    return [
-        f"{key} was {_show(one.get(key))} and is {_show(other.get(key))}"
-        for key in sorted({*one, *other})
-        if one.get(key) != other.get(key)
-    ]
-
-
-def _show(value: Any) -> str:
-    return "not set" if value is None else repr(value)
+# --- a study as plain values -----------------------------------------------------------------------------
 
 
 def settings_of(study: Facts) -> list[Facts]:
@@ -335,29 +310,118 @@ def added_to(setting: Facts) -> list[Facts]:
     return record_of(setting).get("added") or []
 
 
+def part_keys(setting: Facts) -> list[str]:
+    """How checkpoints and the record call the parts of a setting: what it began with, and additions."""
+    return [part_key(setting["name"], number) for number in range(1 + len(added_to(setting)))]
+
+
+def as_begun(study: Facts) -> Facts:
+    """A study without what may change: it is made longer, and gets more runs."""
+    settings = [
+        {**setting, RECORD: record_of(setting) | {"added": None}, "rounds": None}
+        for setting in study.get("settings") or ()
+    ]
+    return {**study, "rounds": None, "settings": settings}
+
+
+def _digest(study: Facts) -> str:
+    """Of plain values, whatever the order of their keys."""
+    return digest(json.dumps(study, sort_keys=True, default=str).encode())
+
+
+def _alike(one: Facts, other: Facts, folder: Path) -> bool:
+    """Whether two studies are the same; paths are compared as they are from a folder."""
+    here = written_in(folder)
+    return moved(one, here) == moved(other, here)
+
+
+def _refuse_damaged(content: Any, file: str) -> None:
+    """Refuse a study.yaml that does not have the parts which a study writes."""
+    study = content if isinstance(content, dict) else {}
+    settings, record = study.get("settings"), study.get(RECORD, {})
+    named = isinstance(settings, list) and all(
+        isinstance(setting, dict) and "name" in setting for setting in settings
+    )
+    fix = f"begin it in another folder with `fedskip run {file}`, or bring back what a study wrote"
+    require(file, named or RECORD in study, "is of no study that was begun", fix=fix)
+    noted = record.get("settings", {}) if isinstance(record, dict) else None
+    whole = isinstance(noted, dict) and all(map(_has_facts, noted.values()))
+    whole &= not noted or isinstance(record.get("versions"), dict)
+    fix = f"bring back what the study wrote, or begin again in another folder ({option('out', 'FOLDER')})"
+    for part, ok in {"settings": named and bool(settings), RECORD: whole}.items():
+        require(f"{file} {part}", ok, "is damaged", fix=fix)
+
+
+def _has_facts(noted: Any) -> bool:
+    """Whether what was noted of a setting is all there."""
+    return (
+        isinstance(noted, dict)
+        and "parameters" in noted
+        and all(isinstance(noted.get(key), dict) for key in ("machine", "divisions", "data"))
+        and all(isinstance(noted["machine"].get(key), int | None) for key in ("processes", "rows"))
+    )
+
+
 def check_kinds(keys: Facts, file: Path) -> None:
     """Refuse a setting that was edited to what no study writes: tables and figures would stumble over it."""
-    fix = "bring back the file as the study wrote it"
-    record = record_of(keys)
-    if not isinstance(record, dict):
-        raise InputError(RECORD, "must be a mapping", record, fix, str(file))
+
+    def is_count(value: Any) -> bool:
+        return type(value) is int and value >= 0
+
+    record, seeds, methods = record_of(keys), keys.get("seeds", []), keys.get("methods", [])
+    whole = isinstance(record, dict)
     counts = {"rounds": keys.get("rounds")}
-    counts |= {f"{RECORD}.{name}": record.get(name, 0) for name in ("full_rounds", "full_seeds")}
-    for name, count in counts.items():
-        if not _is_count(count):
-            raise InputError(name, "must be a whole number", count, fix, str(file))
-    for name, kind in {"seeds": "whole numbers", "methods": "methods"}.items():
-        value, fits = keys.get(name, []), _is_count if name == "seeds" else _is_text
-        if type(value) is not list or not all(map(fits, value)):
-            raise InputError(name, f"must be a list of {kind}", value, fix, str(file))
+    if whole:
+        counts |= {f"{RECORD}.{n}": record.get(n, 0) for n in ("full_rounds", "full_seeds")}
+    are_counts = type(seeds) is list and all(map(is_count, seeds))
+    are_texts = type(methods) is list and all(type(method) is str for method in methods)
+    for name, value, ok, kind in [
+        (RECORD, record, whole, "a mapping"),
+        *((name, count, is_count(count), "a whole number") for name, count in counts.items()),
+        ("seeds", seeds, are_counts, "a list of whole numbers"),
+        ("methods", methods, are_texts, "a list of methods"),
+    ]:
+        if not ok:
+            fix = "bring back the file as the study wrote it"
+            raise InputError(name, f"must be {kind}", value, fix, str(file))
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+# --- what has changed ------------------------------------------------------------------------------------
 
 
-def _is_text(value: Any) -> bool:
-    return type(value) is str
+def changes(before: Facts, now: Facts) -> list[str]:
+    """What a study differs in from another, by dotted key; not in what commands noted of settings."""
+    one, other = (
+        {setting["name"]: setting for setting in settings_of(study)} for study in (before, now)
+    )
+    apart = []
+    if one.keys() != other.keys():
+        apart = [f"the settings were {join_some(one)} and are {join_some(other)}"]
+    left_out = {*KEYS, "settings"} - {"name"}
+    pairs = [(before, now, left_out)]
+    pairs += [(one[name], other[name], {RECORD}) for name in one if name in other]
+    for old, new, ignored in pairs:
+        apart += _changed(
+            *(flatten({k: v for k, v in s.items() if k not in ignored}) for s in (old, new))
+        )
+    return list(dict.fromkeys(apart))
+
+
+def _changed(one: Facts, other: Facts) -> list[str]:
+    def show(value: Any) -> str:
+        return "not set" if value is None else repr(value)
+
+    return [
+        f"{key} was {show(one.get(key))} and is {show(other.get(key))}"
+        for key in sorted({*one, *other})
+        if one.get(key) != other.get(key)
+    ]
+
+
+def _some(apart: Sequence[str]) -> str:
+    """The first few differences."""
+    more = f"; and {len(apart) - FEW} more" if len(apart) > FEW else ""
+    return "; ".join(shorten(words, 70) for words in apart[:FEW]) + more
 
 
 def compare(before: Facts, now: Facts, out: Path) -> None:
@@ -366,28 +430,24 @@ def compare(before: Facts, now: Facts, out: Path) -> None:
     if DEVICE in other and same_device(one.get(DEVICE), other[DEVICE]):
         one[DEVICE] = other[DEVICE]
     if apart := _changed(one, other):
-        raise InputError(
-            "resume", f"would not repeat the same numbers: {'; '.join(apart)}", ...,
-            f"restore that, or go on all the same with {how_to_resume_study(out, anyway=True)}",
-        )  # fmt: skip
+        fix = f"restore that, or go on all the same with {how_to_resume_study(out, anyway=True)}"
+        rule = f"would not repeat the same numbers: {'; '.join(apart)}"
+        raise InputError("resume", rule, fix=fix)
 
 
 def compare_data(before: Facts, now: Facts, out: Path) -> None:
     """Refuse to add runs to a study whose data have changed since they were divided."""
-    one, other = (
-        {"parameters": None, **{k: facts.get(k, {}) for k in ("data", "divisions")}}
-        for facts in (before, now)
-    )
-    one["divisions"] = {
-        seed: one["divisions"].get(seed, each) for seed, each in other["divisions"].items()
+    divisions = {
+        seed: before.get("divisions", {}).get(seed, each) for seed, each in now["divisions"].items()
     }
-    if apart := _changed(_flat(one), _flat(other)):
+    then = {"data": before.get("data", {}), "divisions": divisions}
+    if apart := _changed(_flat(then), _flat(now)):
         fix = "bring back the data that it was run on, or begin another study"
         raise InputError("out", f"was run on other data: {'; '.join(apart)}", str(out), fix)
 
 
 def _flat(facts: Facts) -> Facts:
-    flat = {"parameters": facts["parameters"]}
+    flat = {"parameters": facts.get("parameters")}
     for part in ("versions", "machine", "divisions", "data"):
         flat |= {f"{part}.{key}": value for key, value in facts.get(part, {}).items()}
     return flat

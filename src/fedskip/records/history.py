@@ -40,12 +40,17 @@ class HistoryFile:
         """`further`: columns that follow, of further metrics."""
         self.path = path
         self.columns = (*HISTORY, *further)
-        self.table = _read(path, self.columns)
+        self.table = Table(self.columns)
         self._size = -1  # bytes of the file as it was written here
+        if path.exists():
+            try:
+                self.table += Table.read(path, filled=("setting", "run", "round"), present=ALWAYS)
+            except InputError as error:  # a checkpoint has it, too
+                log.warning("%s", error)
 
     def append(self, rows: Iterable[Row]) -> None:
         rows = list(rows)
-        self.table.rows += rows
+        self.table += rows
         if not self._is_ours():
             self._write()
             return
@@ -63,17 +68,14 @@ class HistoryFile:
 
     def cut(self, rounds: Mapping[str, int], restarted: Collection[str] = ()) -> None:
         """Forget what runs recorded after their rounds, half a line, and runs that start again."""
-        kept = [row for row in self.table if row["round"] <= rounds.get(row["run"], row["round"])]
-        self.table = Table(self.columns, [row for row in kept if row["run"] not in restarted])
+        rounds = {**rounds, **dict.fromkeys(restarted, 0)}
+        kept = (row for row in self.table if row["round"] <= rounds.get(row["run"], row["round"]))
+        self.table = Table(self.columns, kept)
         self._write()
-
-    def keep(self, runs: Collection[str]) -> None:
-        """Forget all other runs."""
-        self.table.rows = [row for row in self.table if row["run"] in runs]
 
     def sort(self, key: Callable[[Row], Any]) -> None:
         """Put all rows in order, here and in the file; those with the same key stay as they are."""
-        self.table.rows.sort(key=key)
+        self.table.sort(key=key)
         self._write()
 
     def of(self, runs: Collection[str], round: int) -> str:
@@ -102,17 +104,6 @@ class HistoryFile:
         self._size = len(content)
 
 
-def _read(path: Path, columns: Sequence[str]) -> Table:
-    """What the file holds; nothing, if that cannot be read: a checkpoint has it, too."""
-    if not path.exists():
-        return Table(columns)
-    try:
-        return Table.read(path, filled=("setting", "run", "round"), present=ALWAYS)
-    except InputError as error:
-        log.warning("%s", error)
-        return Table(columns)
-
-
 def summarise(
     rows: Sequence[Row], *, rounds: int, higher: bool = True, validated_higher: bool | None = None
 ) -> Row:
@@ -124,31 +115,23 @@ def summarise(
     last = rows[-1] if rows else {}
     # a metric may be undefined: its cell is empty, or held a NaN
     scored = [row for row in rows if (score := row["test_accuracy"]) is not None and score == score]
-    best = _best(scored, "test_accuracy", higher)
-    tail = [row["test_accuracy"] for row in scored if row["round"] > (1 - TAIL) * rounds] or [
-        last.get("test_accuracy")
-    ]
     validated = [row for row in scored if row["val_accuracy"] is not None]
-    chosen = _best(
-        validated, "val_accuracy", higher if validated_higher is None else validated_higher
-    )
+    tail = [row["test_accuracy"] for row in scored if row["round"] > (1 - TAIL) * rounds]
+    further = [name for name in last if name.startswith("x_") and name not in HISTORY]
+
+    def first_best(rows: Sequence[Row], column: str, higher: bool) -> Row:
+        return (max if higher else min)(rows, key=lambda row: float(row[column]), default={})
+
+    best = first_best(scored, "test_accuracy", higher)
+    validated_higher = higher if validated_higher is None else validated_higher
     return {
         "last": last.get("test_accuracy"),
         "best": best.get("test_accuracy"),
         "best_round": best.get("round"),
-        "mean_tail": None if tail[0] is None else float(np.mean(tail)),
+        "mean_tail": float(np.mean(tail)) if tail else last.get("test_accuracy"),
         "rounds": last.get("round", 0),
         "merges": last.get("merges", 0),
         "bytes_total": last.get("bytes_down", 0) + last.get("bytes_up", 0),
-        "best_val": chosen.get("test_accuracy"),
-        **{
-            name: value
-            for name, value in last.items()
-            if name.startswith("x_") and name not in HISTORY
-        },
+        "best_val": first_best(validated, "val_accuracy", validated_higher).get("test_accuracy"),
+        **{name: last[name] for name in further},
     }
-
-
-def _best(rows: Sequence[Row], column: str, higher: bool) -> Row:
-    """The first of the best rows."""
-    return (max if higher else min)(rows, key=lambda row: float(row[column]), default={})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import lzma
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,31 +25,23 @@ WHOLE = {
     "seed", "round", "rounds", "merges", "best_round", "broke_round", "bytes_down", "bytes_up", "bytes_total",
     "broke_client", "broke_slot", "set_aside", "x_set_aside",
 }  # columns that hold whole numbers  # fmt: skip
-LARGEST = 2**30  # bytes of a table that was packed
+LARGEST = 2**32  # bytes of a table, unpacked
 RESTORE = "bring back the file as the study wrote it"
 
 
-class Table(Sequence[Row]):
+class Table(list[Row]):
     """Rows under named columns."""
 
     def __init__(self, columns: Iterable[str], rows: Iterable[Row] = ()) -> None:
-        self.columns, self.rows = tuple(columns), list(rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.rows[index]
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
+        super().__init__(rows)
+        self.columns = tuple(columns)
 
     def column(self, name: str) -> list[Any]:
-        return [row.get(name) for row in self.rows]
+        return [row.get(name) for row in self]
 
     def where(self, **values: Any) -> Table:
         """The rows that have these values."""
-        rows = (row for row in self.rows if all(row.get(k) == v for k, v in values.items()))
+        rows = (row for row in self if all(row.get(k) == v for k, v in values.items()))
         return Table(self.columns, rows)
 
     def frame(self) -> pd.DataFrame:
@@ -63,52 +55,62 @@ class Table(Sequence[Row]):
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.columns)
-        writer.writerows([_text(row.get(name)) for name in self.columns] for row in self.rows)
+        for row in self:
+            cells = [row.get(name) for name in self.columns]
+            writer.writerow([repr(cell) if isinstance(cell, float) else cell for cell in cells])
         return out.getvalue()
 
     @classmethod
-    def read(
-        cls,
-        path: Path,
-        *,
-        filled: Collection[str] = (),
-        present: Collection[str] = (),
-        whole: bool = False,
-    ) -> Table:
-        """Read what `csv` wrote, also compressed (.xz). Column order and line endings do not matter.
-
-        A last line that a kill has cut short is left out; with `whole` it is an error. `filled`: columns
-        that need a value in every row; `present`: columns that must exist.
-        """
-        return cls.parse(_decoded(path), path, filled, present, whole)
+    def read(cls, path: Path, **rules: Any) -> Table:
+        """Read what `csv` wrote, also compressed (.xz); `rules`: see `parse`."""
+        refuse_unreadable(str(path), path)
+        try:
+            with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+                content = file.read(LARGEST + 1)
+            text = content.decode("utf-8-sig")  # spreadsheets begin with a byte order mark
+        except (lzma.LZMAError, EOFError) as error:
+            raise InputError(str(path), f"cannot be unpacked ({error})", fix=RESTORE) from None
+        except UnicodeDecodeError as error:
+            rule = f"is not a text in UTF-8 (byte {error.start})"
+            raise InputError(str(path), rule, fix=RESTORE) from None
+        if len(content) > LARGEST:
+            raise InputError(str(path), f"must hold at most {LARGEST:,} bytes")
+        return cls.parse(text, path, **rules)
 
     @classmethod
     def parse(
         cls,
         text: str,
         path: Path,
+        *,
         filled: Collection[str] = (),
         present: Collection[str] = (),
         whole: bool = False,
     ) -> Table:
-        """Read a table from text, as `read` does; `path` is for errors."""
+        """Read a table from text. Column order and line endings do not matter.
+
+        Args:
+            path: for errors.
+            filled: columns that need a value in every row.
+            present: columns that must exist.
+            whole: refuse a last line that a kill has cut short; else it is left out.
+        """
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
         end = text.rfind("\n") + 1
         if whole and end < len(text):
             raise InputError(str(path), "ends in the middle of a line", fix=RESTORE)
-        lines = _lines(path, text[:end])
-        _, columns = lines[0]
+        (_, columns), *lines = _lines(path, text[:end])
         if lacking := sorted({*filled, *present} - set(columns)):
             raise InputError(str(path), f"lacks the column {lacking[0]}", fix=RESTORE)
         at = columns.index("client") if "client" in columns else None
-        numbered = at is None or all(cells[at].isdecimal() for _, cells in lines[1:])
-        texts = TEXTS if numbered else {*TEXTS, "client"}  # clients may have names
+        named = at is not None and not all(cells[at].isdecimal() for _, cells in lines)
+        texts = TEXTS | {"client"} if named else TEXTS
         rows = []
-        for number, cells in lines[1:]:
-            row = dict(zip(columns, cells, strict=True))
-            where = f"{path} line {number}"
-            rows.append({k: v if k in texts else _value(where, k, v) for k, v in row.items()})
-            if empty := [name for name in filled if row[name] == ""]:
+        for number, cells in lines:
+            where, row = f"{path} line {number}", dict(zip(columns, cells, strict=True))
+            if empty := [name for name in filled if not row[name]]:
                 raise InputError(where, f"has nothing in column {empty[0]}", fix=RESTORE)
+            rows.append({k: v if k in texts else _value(where, k, v) for k, v in row.items()})
         return cls(columns, rows)
 
 
@@ -132,35 +134,6 @@ def _series(name: str, values: list[Any]) -> pd.Series:
     if name == "diverged":
         return pd.Series(values, dtype="boolean" if gaps else "bool")
     return pd.Series(values) if name == "client" else pd.Series(values, dtype="float64")
-
-
-def _text(value: Any) -> Any:
-    if value is None:
-        return ""
-    return repr(value) if isinstance(value, float) else value
-
-
-def _decoded(path: Path) -> str:
-    refuse_unreadable(str(path), path)
-    try:
-        content = _unpacked(path) if path.suffix == ".xz" else path.read_bytes()
-        text = content.decode("utf-8-sig")  # spreadsheets begin with a byte order mark
-    except UnicodeDecodeError as error:
-        rule = f"is not a text in UTF-8 (byte {error.start})"
-        raise InputError(str(path), rule, fix=RESTORE) from None
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _unpacked(path: Path) -> bytes:
-    """What an .xz file holds, up to a size that no history has."""
-    try:
-        with lzma.open(path) as file:
-            content = file.read(LARGEST + 1)
-    except (lzma.LZMAError, EOFError) as error:
-        raise InputError(str(path), f"cannot be unpacked ({error})", fix=RESTORE) from None
-    if len(content) > LARGEST:
-        raise InputError(str(path), f"must unpack to at most {LARGEST:,} bytes")
-    return content
 
 
 def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:

@@ -26,22 +26,20 @@ from typing import Any
 import ray
 import torch
 
-from fedskip.cluster.devices import DeviceFacts, NotUsable
-from fedskip.cluster.scheduler import NeedsData
+from fedskip.cluster.actors import DeviceFacts, NotUsable
 from fedskip.config import StudySpec
 from fedskip.data.dataset import Arrays, Dataset
 from fedskip.data.loaded import LoadedDataset, LoadedDatasets
+from fedskip.engine import Stacked
 from fedskip.errors import InputError, picklable
-from fedskip.federation import make_plan
 from fedskip.files import digest
 from fedskip.records.checkpoint import RECORDED, pack, unpack, unpack_history
 from fedskip.records.folder import Facts
 from fedskip.records.table import Row, Table
-from fedskip.study.choose_engine import SHORT
-from fedskip.study.machine import Machine, arithmetic_of, suited
+from fedskip.study.machine import SHORT, Machine, arithmetic_of, suited
 from fedskip.study.prepare import Prepared
 from fedskip.study.rehearsal import rehearse
-from fedskip.study.setting_plan import SettingPlan
+from fedskip.study.setting_plan import SettingPlan, make_engine
 
 FETCH_TIMEOUT = 600.0  # seconds
 
@@ -54,6 +52,7 @@ class SettingToTrain:
     prepared: Prepared  # without data
     data: Mapping[str, Any] | None  # how a node may load it; None: it is an object of the driver
     digests: Mapping[str, str]  # of the data
+    sent: Any  # a reference to what `pack_dataset` gives; only nodes that lack the data fetch it
     weights: str | None  # the digest of the file `init`
     steps: int  # client-steps of the part
     devices: float  # its share of the devices
@@ -66,7 +65,6 @@ class Job:
 
     setting: Any  # a reference to a SettingToTrain
     noted: Facts  # what study.yaml notes of the machine
-    data: Any  # a reference to what `pack_dataset` gives; None: it is not in the store
     group: int | None = None  # to train; None: plan the part
     study: str = ""  # a digest
     columns: tuple[str, ...] = ()  # of the history
@@ -103,10 +101,7 @@ class DeviceWorker:
 
     def _do(self, job: Job) -> Iterator[Any]:
         setting = ray.get(job.setting, timeout=FETCH_TIMEOUT)
-        dataset = self._dataset(setting, job.data)
-        if dataset is None:
-            yield NeedsData()
-            return
+        dataset = self._dataset(setting)
         init = setting.prepared.setting.init
         if init and setting.weights and file_digest(init) not in (setting.weights, None):
             yield NotUsable(f"its file of weights differs (init): {init}")
@@ -114,46 +109,42 @@ class DeviceWorker:
         if setting.spec.device == "cpu":
             torch.set_num_threads(1)
         device, arithmetic = torch.device(setting.spec.device), arithmetic_of(setting.spec)
-        prepared = replace(setting.prepared, pool=dataset, device=device, arithmetic=arithmetic)
-        if job.group is None:
-            yield plan_part(setting, job, prepared)
-        else:
-            yield from train_group(setting, job, prepared)
+        prepared = replace(setting.prepared, loaded=dataset, device=device, arithmetic=arithmetic)
+        spec = suited(setting.spec, job.noted)
+        do = plan_part if job.group is None else train_group
+        yield from do(replace(setting, spec=spec), job, prepared)
         gc.collect()  # engines and their graphs hold each other
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _dataset(self, setting: SettingToTrain, data: Any) -> LoadedDataset | None:
-        """The data: this node's if they are the same, else the driver's; None: they must be sent."""
+    def _dataset(self, setting: SettingToTrain) -> LoadedDataset:
+        """The data: this node's if they are the same, else the driver's."""
         with contextlib.suppress(InputError):
             dataset = self._datasets.get(setting.data) if setting.data is not None else None
             if dataset is not None and dataset.digests == setting.digests:
                 return dataset
-        if data is not None and data not in self._received:
-            self._received[data] = LoadedDataset(
-                unpack_dataset(ray.get(data, timeout=FETCH_TIMEOUT))
-            )
-        return self._received.get(data)
+        sent = setting.sent
+        if sent not in self._received:
+            fields = ray.get(sent, timeout=FETCH_TIMEOUT)
+            self._received[sent] = LoadedDataset(unpack_dataset(fields))
+        return self._received[sent]
 
 
-def plan_part(setting: SettingToTrain, job: Job, prepared: Prepared) -> tuple[Any, ...]:
+def plan_part(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterator[Any]:
     """Try out a part, and plan its groups."""
-    spec = suited(setting.spec, job.noted)
-    prepared = replace(prepared, choice=rehearse(prepared, spec))
-    machine = Machine.of(spec, prepared)
-    if spec.groups is None:
-        runs, filled = len(prepared.setting.run_names), devices_filled(prepared, machine, spec.rows)
-        number = spec.processes or number_of_groups(runs, setting.steps, setting.devices, filled)
-        machine = replace(machine, processes=number)
-    plan = plan_setting(setting, job, prepared, machine)
+    machine = rehearse(prepared, setting.spec)
+    if setting.spec.groups is None:
+        runs, filled = len(prepared.setting.run_names), devices_filled(prepared, machine, setting)
+        number = number_of_groups(runs, setting.steps, setting.devices, filled)
+        machine = replace(machine, processes=setting.spec.processes or number)
+    plan = plan_setting(setting, job, replace(prepared, machine=machine))
     progress = replace(plan.progress(), status=None, seconds=None)  # type: ignore[arg-type]
-    choice = prepared.choice
-    return "planned", plan.facts(), progress, choice.line() if choice and choice.why else ""
+    yield "planned", plan.facts(), progress, machine.line()
 
 
 def train_group(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterator[Any]:
     """Train a group to its end, from checkpoint to checkpoint."""
-    machine = Machine.of(suited(setting.spec, job.noted), prepared)
+    machine = Machine.of(setting.spec, prepared)
     differing = [
         f"{key} is {value!r}, and {job.noted[key]!r} elsewhere"
         for key, value in machine.facts().items()
@@ -162,7 +153,7 @@ def train_group(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterat
     if differing and not setting.anyway:
         yield NotUsable(f"it would not give the same numbers: {'; '.join(differing)}")
         return
-    plan = plan_setting(setting, job, prepared, machine)
+    plan = plan_setting(setting, job, replace(prepared, machine=machine))
     rows = restore(plan, job, setting.anyway)
     yield "rows", [], plan.status()
     [group] = plan.groups
@@ -173,18 +164,16 @@ def train_group(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterat
             yield "rows", new, plan.status()
         tensors, notes = plan.checkpoint(plan.groups, until)
         yield "checkpoint", until, pack(tensors, notes, Table(job.columns, rows).csv())
-    summary = plan.summarise(rows)
+    summary, clients = plan.summarise(rows)
     for name, content in plan.models():
         yield "model", name, content
-    yield "finished", summary, plan.client_rows()
+    yield "finished", summary, clients
 
 
-def plan_setting(
-    setting: SettingToTrain, job: Job, prepared: Prepared, machine: Machine
-) -> SettingPlan:
+def plan_setting(setting: SettingToTrain, job: Job, prepared: Prepared) -> SettingPlan:
     return SettingPlan(
-        prepared, machine, study=job.study, rows=setting.spec.rows,
-        checkpoint_every=setting.spec.checkpoint_every, noted=job.noted, only=job.group,
+        prepared, study=job.study, rows=setting.spec.rows, noted=job.noted, only=job.group,
+        checkpoint_every=setting.spec.checkpoint_every,
     )  # fmt: skip
 
 
@@ -216,16 +205,14 @@ def number_of_groups(runs: int, steps: int, devices: float, filled: int = 1) -> 
     return max(1, min(max(round(devices), filled), runs, steps // SHORT))
 
 
-def devices_filled(prepared: Prepared, machine: Machine, rows: int | None) -> int:
+def devices_filled(prepared: Prepared, machine: Machine, setting: SettingToTrain) -> int:
     """How many devices all rows of a part fill, if they are computed at the same time."""
     if machine.engine == "loop":
         return 1
-    plan = make_plan(
-        prepared.task, list(prepared.runs()), prepared.setting.rounds, compile=machine.compile,
-        threads=machine.threads, streams=machine.streams, kernels=machine.kernels, rows=rows,
-    )  # fmt: skip
-    slots = prepared.setting.cohort * len(prepared.setting.run_names)
-    return 1 if plan.rows is None else -(-slots // plan.rows)
+    engine = make_engine(prepared, machine, list(prepared.runs()), setting.spec.rows)
+    assert isinstance(engine, Stacked)
+    slots, rows = prepared.setting.cohort * len(prepared.setting.run_names), engine.plan.rows
+    return 1 if rows is None else -(-slots // rows)
 
 
 def file_digest(file: str) -> str | None:
@@ -247,8 +234,6 @@ def unpack_dataset(fields: Mapping[str, Any]) -> Dataset:
     """The data set that `pack_dataset` packed."""
     samples = fields["samples"]
     if isinstance(samples, tuple):
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # about read-only arrays; nothing writes to them
+        with warnings.catch_warnings(action="ignore"):  # read-only arrays: nothing writes to them
             samples = Arrays(*map(torch.from_numpy, samples))
     return Dataset(**{**fields, "samples": samples})

@@ -15,7 +15,6 @@ from fedskip.errors import InputError
 from fedskip.federation import Outcome, RunRecord
 from fedskip.models.metrics import MetricFailed
 from fedskip.records.table import Row
-from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
 
 ROOM = 1 << 30  # bytes of models that may wait to be evaluated
@@ -26,8 +25,9 @@ Waiting = list[tuple[RunRecord, Outcome]]
 class Evaluation:
     """Evaluates the runs of one setting, on the test and validation samples of their seeds."""
 
-    def __init__(self, prepared: Prepared, machine: Machine) -> None:
-        self.prepared = prepared
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared, machine = prepared, prepared.machine
+        assert machine is not None
         self.headline, *self.further = prepared.task.metrics
         # by run: rounds, and how often each client was visited in them
         self._visits: dict[str, tuple[int, np.ndarray]] = {}
@@ -88,37 +88,37 @@ class Evaluation:
         test: Scores,
         val: Scores | None,
     ) -> Row:
-        def mean(scores: np.ndarray, name: str) -> float | None:
-            return float(scores[span[name]].mean()) if name in span else None
-
         def score(scores: np.ndarray, name: str) -> float | None:
-            return defined(mean(scores, name))
+            """The mean over models, if there is one: a metric may be undefined, and its cell is empty then."""
+            mean = float(scores[span[name]].mean()) if name in span else math.nan
+            return mean if math.isfinite(mean) else None
 
         main = "evaluated" if outcome.evaluated is not None else "slots"
-        further = {
+        further: Row = {
             metric.column: score(scores, main)
             for metric, scores in zip(self.further, test.others, strict=True)
         }
+        if self.prepared.setting.privacy is not None:
+            further[EPSILON] = self._epsilon(record, outcome.round)
         return record.row(
             outcome,
-            test_accuracy=score(test.metric, main), test_loss=mean(test.loss, main),
+            test_accuracy=score(test.metric, main), test_loss=float(test.loss[span[main]].mean()),
             val_accuracy=None if val is None else score(val.metric, main),
             slot_accuracy=score(test.metric, "slots"),
             broadcast_accuracy=score(test.metric, "broadcast"),
-            seconds=self.seconds(), **further, **self._epsilon(record, outcome.round),
+            seconds=self.seconds(), **further,
         )  # fmt: skip
 
-    def _epsilon(self, record: RunRecord, round: int) -> Row:
-        """What privacy has cost the client that was visited most, if the setting is private."""
+    def _epsilon(self, record: RunRecord, round: int) -> float:
+        """What privacy has cost the client that was visited most."""
         privacy, server = self.prepared.setting.privacy, record.run.server
-        if privacy is None:
-            return {}
+        assert privacy is not None
         none = 0, np.zeros(len(record.run.clients.sizes), int)
         counted, visits = self._visits.get(record.name, none)
         for before in range(counted, round):
             visits[server.cohort(before)] += 1
         self._visits[record.name] = round, visits
-        return {EPSILON: privacy.epsilon(int(visits.max()))}
+        return privacy.epsilon(int(visits.max()))
 
     def _scores(
         self, models: Tensor, index: np.ndarray, owner: np.ndarray | None = None, **how: bool
@@ -136,21 +136,20 @@ class Evaluation:
 
     def finish(self, records: Sequence[RunRecord]) -> None:
         """Evaluate the extra merge of runs whose period does not divide the rounds."""
-        outcomes = [
-            (record, None if record.run.over else record.run.finish()) for record in records
-        ]
+        unfinished = [record for record in records if not record.run.over]
+        outcomes = [(record, record.run.finish()) for record in unfinished]
         self.evaluate([(record, outcome) for record, outcome in outcomes if outcome is not None])
 
     def summary(self, record: RunRecord) -> Row:
         """What is known of a run beside its history, its last model's score on the whole test set too."""
         row, division = record.summary(), self.prepared.division(record.seed)
         if record.last_model is not None and len(division.evaluated) < len(division.test):
-            scores = self._scores(models_of(record), division.test)
-            row["full_test"] = defined(float(scores.metric.mean()))
+            score = float(self._scores(models_of(record), division.test).metric.mean())
+            row["full_test"] = score if math.isfinite(score) else None
         return row
 
     def by_client(self, record: RunRecord) -> dict[str | int, float]:
-        """The last model's accuracy for each client: see `data/mix.py`."""
+        """The last model's accuracy for each client: see `data/client_scores.py`."""
         if record.last_model is None:
             return {}
         data, seed = self.prepared.dataset, record.seed
@@ -166,8 +165,3 @@ def models_of(record: RunRecord) -> Tensor:
     """The last model of a run, or of each of its slots, (m, P)."""
     assert record.last_model is not None
     return record.last_model.reshape(-1, record.last_model.shape[-1])
-
-
-def defined(score: float | None) -> float | None:
-    """A score, if there is one: a metric may be undefined, and its cell is empty then."""
-    return None if score is None or not math.isfinite(score) else score

@@ -1,24 +1,30 @@
-"""What shapes the arithmetic: resolved once, stored with the study, compared when it resumes."""
+"""How this machine trains a setting: resolved once, stored with the study, compared when it resumes.
+
+`engine: auto` is a rule on what a module is made of, never a timing. Behind every limit are the lines of
+`benchmarks/engines.py` in `benchmarks/results/engines-*.csv` and the tables of docs/performance.md. A module
+goes by its layers, so one of ours and the same one written by a user are trained alike. Where two engines are
+within 20 %, it is the loop.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
+from fedskip.cluster.connection import cores
 from fedskip.config import Tree
 from fedskip.config.study import StudySpec, build
 from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.stacked import own_objective, refusal
 from fedskip.engine.stepper import has_compiler
-from fedskip.errors import InputError
-from fedskip.models.forms import KERNELS, own_kernels
-from fedskip.study.choose_engine import EngineChoice, choose, compiles, streams_of
+from fedskip.errors import InputError, shorten
+from fedskip.models.forms import KERNELS, in_single_steps, own_kernels, parameter_counts
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.processes import AVAILABLE
 from fedskip.version import device_name
@@ -27,6 +33,40 @@ log = logging.getLogger(__name__)
 
 PROCESSES = 8  # unless a study asks for more: each has a compiler of its own in memory
 
+# On a CPU
+SMALL = {"dense", "embedding", "normalisation"}  # layers whose steps, one by one, leave a core idle
+MOST = (
+    40_000  # their numbers: stacked is 3.6 times as fast with 17,000, twice at most from 50,000 on
+)
+SHORT = (
+    10_000  # client-steps, which the loop has done before the stacked engine's first is compiled
+)
+
+# On a GPU stacking wins with every kind of layer, by 26 to 183 times with ten rows of small modules
+WIDE = (
+    2_000_000  # numbers in convolutions from which single steps nearly fill it, as ResNet-50's do
+)
+STREAMS = 4  # on which the rows of such a module then run side by side
+
+LAYERS = {
+    "attention": "attention", "convolution": "convolutions", "embedding": "embeddings",
+    "dense": "dense layers", "normalisation": "normalisations", "recurrent": "recurrent layers",
+}  # fmt: skip
+
+
+class EngineChoice(NamedTuple):
+    """An engine, and how it is to train."""
+
+    engine: str  # loop or stacked
+    why: str = ""  # if it was chosen and not asked for
+    streams: int = 0  # on which the stacked engine's rows run side by side; 0: all together
+
+    @classmethod
+    def instead(cls, refused: InputError) -> EngineChoice:
+        """The loop, for what the stacked engine refuses."""
+        reasons = [part for part in refused.fix.split("; ") if part and "engine=loop" not in part]
+        return cls("loop", ": ".join([refused.rule, *(shorten(part, 150) for part in reasons[:1])]))
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -34,9 +74,7 @@ class Machine:
 
     engine: str  # loop or stacked
     device: str
-    device_name: (
-        str  # of a GPU also the multiprocessors that this process sees; a CPU's level and model
-    )
+    device_name: str  # of a GPU also the multiprocessors that are seen; a CPU's level and model
     compile: bool
     threads: int  # torch threads of the stacked engine; the loop always has one for each visit
     workers: int  # visits that the loop trains side by side; does not touch the results
@@ -45,14 +83,16 @@ class Machine:
     deterministic: bool
     streams: int  # on which the stacked engine's rows run side by side; 0: all together
     kernels: bool  # small convolutions and recurrent layers by kernels of our own
+    forks: bool = False  # whether each group may have a process of its own
+    why: str = ""  # the engine, where it was not asked for
 
     @classmethod
-    def of(cls, spec: StudySpec, prepared: Prepared) -> Machine:
+    def of(cls, spec: StudySpec, prepared: Prepared, choice: EngineChoice | None = None) -> Machine:
         """The machine as a setting uses it, by what the study says and what suits the model."""
         device, model = resolve_device(spec.device), prepared.task.module
         precision = prepared.arithmetic.precision
-        choice = prepared.choice or engine_of(spec, prepared)
-        stacked, streams = choice.engine == "stacked", choice.streams
+        engine, why, streams = choice or choose_engine(spec, prepared)
+        stacked = engine == "stacked"
         own = stacked and device != "cpu" and not streams
         kernels = own and own_kernels(model, precision, prepared.device)
         compile = stacked and spec.compile and has_compiler()
@@ -60,41 +100,32 @@ class Machine:
             uncompiled = "the stacked engine runs uncompiled, several times slower"
             log.warning("no C++ compiler found: %s", uncompiled)
         threads = spec.threads or 1  # more of them lose more at barriers than they gain
-        forks = stacked and _forks(device, threads)
-        processes = (spec.processes or min(_cores(), PROCESSES)) if forks else 1
+        forks = stacked and AVAILABLE and device == "cpu" and threads == 1
         return cls(
-            choice.engine, device, device_name(device),
+            engine, device, device_name(device),
             compile=compile and compiles(model, prepared.device.type, precision, kernels),
             threads=threads,
-            workers=1 if stacked or device != "cpu" else spec.workers or _cores(),
-            processes=spec.groups or processes,
+            workers=1 if stacked or device != "cpu" else spec.workers or cores(),
+            processes=spec.groups or ((spec.processes or min(cores(), PROCESSES)) if forks else 1),
             precision=precision, deterministic=spec.deterministic, streams=streams, kernels=kernels,
+            forks=forks, why=why,
         )  # fmt: skip
-
-    @property
-    def apart(self) -> bool:
-        """Whether each group may have a process of its own."""
-        return self.engine == "stacked" and _forks(self.device, self.threads)
 
     def facts(self) -> dict[str, Any]:
         """What must be the same for the same bits."""
         facts = asdict(self) | {"kernels": self.kernels and KERNELS}
-        return {name: value for name, value in facts.items() if name != "workers"}
+        beside = ("workers", "forks", "why")
+        return {name: value for name, value in facts.items() if name not in beside}
+
+    def line(self) -> str:
+        """The engine as a line for people; nothing where it was asked for."""
+        return f"engine: {self.engine} (auto: {self.why})" if self.why else ""
 
 
-def _cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+# --- the engine ------------------------------------------------------------------------------------------
 
 
-def _forks(device: str, threads: int) -> bool:
-    """Whether training goes on in a process that is forked from this one."""
-    return device == "cpu" and AVAILABLE and threads == 1
-
-
-def engine_of(spec: StudySpec, prepared: Prepared) -> EngineChoice:
+def choose_engine(spec: StudySpec, prepared: Prepared) -> EngineChoice:
     """The engine of a setting, as asked for or chosen; refuses one that cannot train it.
 
     The rehearsal shows what only a step can show.
@@ -107,15 +138,49 @@ def engine_of(spec: StudySpec, prepared: Prepared) -> EngineChoice:
     if refused is None and prepared.has_own_objective:
         refused = own_objective()
     if spec.engine == "auto":
-        chosen = (
-            choose(module, device, prepared.steps)
-            if refused is None
-            else EngineChoice.instead(refused)
+        choice = (
+            EngineChoice.instead(refused) if refused else choose(module, device, prepared.steps)
         )
-        return replace(chosen, streams=streams) if chosen.engine == "stacked" else chosen
+        return choice._replace(streams=streams if choice.engine == "stacked" else 0)
     if refused is not None:
         raise refused
     return EngineChoice("stacked", streams=streams)
+
+
+def choose(module: nn.Module, device: str, steps: int) -> EngineChoice:
+    """The engine that suits a module on a kind of device, in a setting of so many client-steps."""
+    if device != "cpu":
+        return EngineChoice("stacked", "on a GPU")
+    kinds = parameter_counts(module)
+    size, most = kinds.total(), max(kinds, key=kinds.__getitem__, default="dense")
+    if others := [kind for kind in kinds if kind not in SMALL]:
+        return EngineChoice("loop", f"{_layers(others[0])} on a CPU")
+    if size > MOST:
+        return EngineChoice("loop", f"{size:,} numbers, more than {MOST:,}, on a CPU")
+    if steps < SHORT:
+        return EngineChoice("loop", f"{steps:,} client-steps, fewer than {SHORT:,}, on a CPU")
+    return EngineChoice("stacked", f"{_layers(most)} of {size:,} numbers on a CPU")
+
+
+def streams_of(module: nn.Module, device: str) -> int:
+    """On how many streams the rows of a module run side by side; 0: all together."""
+    return STREAMS if device == "cuda" and parameter_counts(module)["convolution"] >= WIDE else 0
+
+
+def compiles(module: nn.Module, device: str, precision: str, kernels: bool) -> bool:
+    """Whether the steps of the stacked engine are worth compiling.
+
+    On a GPU not those of recurrent layers in single time steps: 160 cells take minutes, and are fused as they
+    are. Where kernels of our own take all time steps at once, they are.
+    """
+    return device == "cpu" or not in_single_steps(module, precision, kernels)
+
+
+def _layers(kind: str) -> str:
+    return LAYERS.get(kind, f"layers of the kind {kind}")
+
+
+# --- what a study asks for -------------------------------------------------------------------------------
 
 
 def arithmetic_of(spec: StudySpec) -> Arithmetic:
@@ -131,15 +196,15 @@ def arithmetic_of(spec: StudySpec) -> Arithmetic:
 
 
 def resolve_device(device: str) -> str:
+    """The device, which is there; `auto` is the GPU where there is one."""
+    number = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device != "cpu" and not torch.cuda.is_available():
+        return "cuda" if number else "cpu"
+    if device != "cpu" and not number:
         raise InputError("device", "is not there: torch sees no GPU", device, "use device=cpu")
-    if device != "cpu" and (torch.device(device).index or 0) >= torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        raise InputError(
-            "device", f"is not there: torch sees {there} GPU(s), from cuda:0 on", device
-        )
+    if device != "cpu" and (torch.device(device).index or 0) >= number:
+        rule = f"is not there: torch sees {number} GPU(s), from cuda:0 on"
+        raise InputError("device", rule, device)
     return device
 
 

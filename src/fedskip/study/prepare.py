@@ -1,10 +1,10 @@
 """A setting made real: data, partitions, a model on the device, and one `Run` per method and seed."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import add
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,7 +25,9 @@ from fedskip.methods.base import Method
 from fedskip.models.construction import initial_model
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.metrics import Metric, metrics
-from fedskip.study.choose_engine import EngineChoice
+
+if TYPE_CHECKING:
+    from fedskip.study.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -33,18 +35,16 @@ class Prepared:
     """A setting with everything it names. What lies on the device is made when it is asked for."""
 
     setting: Setting
-    pool: LoadedDataset
+    loaded: LoadedDataset
     divisions: Mapping[int, Division]  # by partition seed
     device: torch.device
     arithmetic: Arithmetic
-    scales: Mapping[int, Scale] = field(
-        default_factory=dict
-    )  # by partition seed, if inputs are standardised
-    choice: EngineChoice | None = None  # of an engine, once it has been tried
+    scales: Mapping[int, Scale] = field(default_factory=dict)  # likewise; none: not standardised
+    machine: "Machine | None" = None  # once its engine has been tried
 
     @property
     def dataset(self) -> Dataset:
-        return self.pool.dataset
+        return self.loaded.dataset
 
     @functools.cached_property
     def task(self) -> Task:
@@ -53,7 +53,7 @@ class Prepared:
         if isinstance(template, CharLSTM):
             template.refuse(getattr(data.samples, "x", None))
         # inputs are standardised when samples are taken, which leaves nothing to transform
-        samples = Standardized.of(data, self._different) if self.scales else data
+        samples = Standardized.of(data, self._different_scales) if self.scales else data
         return make_task(
             template, samples, setting.local, loss=setting.loss, metric=self.metrics, device=self.device,
             arithmetic=self.arithmetic, full_batches=not any(self.short().values()),
@@ -63,12 +63,6 @@ class Prepared:
     def metrics(self) -> tuple[Metric, ...]:
         """What models are scored by; the first is the headline."""
         return metrics(self.setting.metric)
-
-    @property
-    def further(self) -> list[str]:
-        """Columns that its histories have beside those of all studies."""
-        private = [EPSILON] if self.setting.privacy else []
-        return [*(metric.column for metric in self.metrics[1:]), *private]
 
     def make(self, seed: int, purpose: str) -> nn.Module:
         """The model as it starts, on the host."""
@@ -87,17 +81,14 @@ class Prepared:
     @functools.cached_property
     def _shifted(self) -> Mapping[int, Division]:
         """The divisions; where seeds have scales of their own, each is in its part of the samples."""
-        different, n = self._different, len(self.dataset.samples)
-        if len(different) < 2:
-            return self.divisions
+        scales, n = self._different_scales, len(self.dataset.samples)
         return {
-            seed: each.shifted(different.index(self.scales[seed]) * n)
+            seed: each.shifted(scales.index(self.scales[seed]) * n) if len(scales) > 1 else each
             for seed, each in self.divisions.items()
-        }  # fmt: skip
+        }
 
-    @functools.cached_property
-    def _different(self) -> list[Scale]:
-        """The scales of all seeds, equal ones once."""
+    @property
+    def _different_scales(self) -> list[Scale]:
         return list(dict.fromkeys(self.scales.values()))
 
     def parts(self) -> list["Prepared"]:
@@ -111,18 +102,17 @@ class Prepared:
         return prepared
 
     def small_clients(self) -> list[str]:
-        """Those with too few samples for a batch, counted, in words: left out, or in a short batch."""
-        local, divisions, lines = self.setting.local, self.divisions.values(), []
-        kept, dropped = (
-            [len(each.clients) for each in divisions],
-            [each.dropped for each in divisions],
-        )
-        small = [*self.short().values()]
+        """How many clients have too few samples for a batch: left out, or in a short batch."""
+        local, lines = self.setting.local, []
+        kept = [len(each.clients) for each in self.divisions.values()]
+        dropped = [each.dropped for each in self.divisions.values()]
+        short = [*self.short().values()]
         if any(dropped):
-            clients = f"{_range(dropped)} of {_range(map(add, kept, dropped))} clients"
+            there = [k + d for k, d in zip(kept, dropped, strict=True)]
+            clients = f"{_range(dropped)} of {_range(there)} clients"
             lines.append(f"{clients} dropped (fewer than {local.fewest} samples)")
-        if any(small):
-            clients = f"{_range(small)} of {_range(kept)} clients train{'s' * (set(small) == {1})}"
+        if any(short):
+            clients = f"{_range(short)} of {_range(kept)} clients train{'s' * (set(short) == {1})}"
             lines.append(f"{clients} in one short batch (fewer than {local.batch} samples)")
         return lines
 
@@ -180,25 +170,18 @@ class Prepared:
     @functools.cached_property
     def start(self) -> Callable[[int, str], Tensor]:
         """A function of seed and purpose that gives fresh weights, (P,); all methods of a seed share them."""
-
-        @functools.cache
-        def start(seed: int, purpose: str) -> Tensor:
-            return self.task.layout.pack(self.make(seed, purpose)).to(
-                self.device, self.task.arithmetic.dtype
-            )
-
-        return start
+        pack, dtype = self.task.layout.pack, self.task.arithmetic.dtype
+        return functools.cache(
+            lambda seed, purpose: pack(self.make(seed, purpose)).to(self.device, dtype)
+        )
 
     @functools.cached_property
     def routes(self) -> Callable[[int], Routes]:
         """A function of the seed that gives the steps of its visits; all methods of a seed share them."""
-
-        @functools.cache
-        def routes(seed: int) -> Routes:
-            setting, clients = self.setting, self.division(seed).clients
-            return make_routes(clients, setting.local, setting.rounds, kept=4 * setting.cohort)
-
-        return routes
+        local, rounds, kept = self.setting.local, self.setting.rounds, 4 * self.setting.cohort
+        return functools.cache(
+            lambda seed: make_routes(self.division(seed).clients, local, rounds, kept=kept)
+        )
 
     def save_partitions(self, folder: Path) -> None:
         """Write who owns which sample, unless it is written already."""
@@ -212,20 +195,26 @@ class Prepared:
                 scale.save(file, self.dataset.input_names)
 
 
+def further_columns(setting: Setting) -> list[str]:
+    """Columns that the history of a setting has beside those of all studies."""
+    private = [EPSILON] if setting.privacy else []
+    return [*(metric.column for metric in metrics(setting.metric)[1:]), *private]
+
+
 def partition_file(folder: Path, setting: Setting, seed: int) -> Path:
     return folder / f"partition-{setting.name}-{seed}.npz"
 
 
 def prepare(
     draft: Draft,
-    pools: LoadedDatasets,
+    datasets: LoadedDatasets,
     device: torch.device,
     arithmetic: Arithmetic,
     folder: Path | None = None,
 ) -> Prepared:
     """Load and divide. Partitions that lie in `folder` are used as they are."""
-    pool = pools.get(draft.keys["data"])
-    dataset = pool.dataset
+    loaded = datasets.get(draft.keys["data"])
+    dataset = loaded.dataset
     setting = draft.resolved(dataset.defaults)
     divisions = {
         seed: divide(
@@ -238,20 +227,16 @@ def prepare(
     }  # fmt: skip
     if setting.client_accuracy:
         headline = metrics(setting.metric)[0]
-        refuse_unmixed(
-            dataset, divisions.values(), mean=not headline.whole and headline.after is None
-        )
+        is_mean = not headline.whole and headline.after is None
+        refuse_unmixed(dataset, divisions.values(), mean=is_mean)
     scales = {}
     if dataset.standardize:
         refuse_unfit(dataset)
-        scales = {
-            seed: measure_scale(dataset, each.clients.indices) for seed, each in divisions.items()
-        }
-    return Prepared(setting, pool, divisions, device, arithmetic, scales)
+        scales = {s: measure_scale(dataset, each.clients.indices) for s, each in divisions.items()}
+    return Prepared(setting, loaded, divisions, device, arithmetic, scales)
 
 
-def _range(numbers: Iterable[int]) -> str:
+def _range(numbers: Sequence[int]) -> str:
     """A number, or the smallest and the largest, as seeds differ."""
-    every = list(numbers)
-    low, high = min(every), max(every)
+    low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

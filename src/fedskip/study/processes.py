@@ -49,9 +49,8 @@ class Process:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._forked.start()
         there.close()
-        atexit.register(
-            self.close
-        )  # before multiprocessing asks it to end, and waits: it would not hear
+        # before multiprocessing asks it to end, and waits: it would not hear
+        atexit.register(self.close)
 
     def ask(self, question: Any) -> None:
         try:
@@ -101,9 +100,8 @@ def _serve(
     here.close()
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # stopping is the parent's business
-    ctypes.CDLL(None).prctl(
-        1, signal.SIGKILL
-    )  # PR_SET_PDEATHSIG: a killed study leaves nobody behind
+    # PR_SET_PDEATHSIG: a killed study leaves nobody behind
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
         return
     torch.set_num_threads(1)  # the threads of the parent's pools were not forked

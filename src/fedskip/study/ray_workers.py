@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import or_
@@ -17,9 +17,15 @@ from typing import Any
 
 import ray
 
-from fedskip.cluster.devices import Device, Failed, model_begun_on, refuse_unlike, why_unlike
-from fedskip.cluster.ray_actors import RayActors
-from fedskip.cluster.scheduler import NeedsData, Scheduler, Task
+from fedskip.cluster.actors import (
+    Device,
+    Failed,
+    RayActors,
+    model_begun_on,
+    refuse_unlike,
+    why_unlike,
+)
+from fedskip.cluster.scheduler import Scheduler, Task
 from fedskip.config import Setting, StudySpec
 from fedskip.data.loaded import LoadedDataset
 from fedskip.errors import InputError, option
@@ -28,7 +34,6 @@ from fedskip.records.checkpoint import group_key, newest, write_checkpoint
 from fedskip.records.folder import Facts
 from fedskip.records.table import Row
 from fedskip.report.progress import ClusterProgress, DeviceStatus, SettingProgress, Status
-from fedskip.study.context import StudyContext
 from fedskip.study.device_worker import (
     DeviceWorker,
     Job,
@@ -37,16 +42,20 @@ from fedskip.study.device_worker import (
     pack_dataset,
 )
 from fedskip.study.prepare import Prepared
-from fedskip.study.train import GroupsFailed, Trained, write_model
+from fedskip.study.train import GroupsFailed, Training, write_model
 
 LISTED = 3  # groups that an error names
 
 
 @contextlib.contextmanager
-def ray_workers(spec: StudySpec, noted: Facts, anyway: bool) -> Iterator[RayWorkers]:
+def ray_workers(
+    spec: StudySpec, prepared: Sequence[Prepared], noted: Facts, anyway: bool
+) -> Iterator[RayWorkers]:
     """Inside, a study has the devices of the cluster that this process is connected to.
 
-    `noted`: what study.yaml notes of the settings that are to be trained, if they have begun.
+    Args:
+        prepared: the parts of settings that are to be trained. They are tried out there, and planned.
+        noted: what study.yaml notes of the machine of each, by its key; nothing if it has not begun.
     """
     gpus = RayActors(DeviceWorker, "GPU").devices()
     if spec.device.startswith("cuda:"):
@@ -66,14 +75,16 @@ def ray_workers(spec: StudySpec, noted: Facts, anyway: bool) -> Iterator[RayWork
             raise InputError("cluster", f"has no device of {cores} cores", spec.cluster, fix)
         # The cores of a node are alike; its GPUs may differ.
         asked = [device for device in devices if kind == "GPU" or device.number == 0]
-        began = [name for facts in noted.values() if (name := facts["machine"].get("device_name"))]
+        began = [name for machine in noted.values() if (name := machine.get("device_name"))]
         model = refuse_unlike(scheduler.describe(asked), model_begun_on(began), anyway)
         scheduler.use_only(partial(why_unlike, model=model))
         # Workers do not read the settings, whose data may be large objects; a spec must have one.
         light = spec.settings[0].with_keys(data={"name": "sent apart"})
         device, workers = ("cuda", None) if kind == "GPU" else ("cpu", 1)
         spec = replace(spec, device=device, workers=spec.workers or workers, settings=(light,))
-        yield RayWorkers(scheduler, spec, len(devices))
+        cluster = RayWorkers(scheduler, spec, len(devices))
+        cluster.plan(prepared, noted, anyway)
+        yield cluster
 
 
 @dataclass(eq=False)
@@ -101,9 +112,9 @@ class RemoteGroup:
         key = self.setting.key
         return group_key(key, self.number, self.of) if self.of > 1 else key
 
-    def progress(self) -> Status:
-        rounds = dict.fromkeys(self.runs, float(self.round))
-        return self.status or Status(rounds, frozenset(), 0, 0.0)
+    def before(self) -> Status:
+        """How far it is before a device says more."""
+        return Status(dict.fromkeys(self.runs, float(self.round)), frozenset(), 0, 0.0)
 
     def device_status(self, device: Device) -> DeviceStatus:
         label, speed = f"{self.setting.key} {self.number + 1}/{self.of}", 0.0
@@ -121,8 +132,7 @@ class RayWorkers:
         self.scheduler, self.spec, self.devices = scheduler, spec, devices
         self._planned: dict[str, tuple[Facts, SettingProgress, str]] = {}  # by the key of a part
         self._settings: dict[str, Any] = {}  # references to what is sent of a part, by its key
-        self._datasets: dict[str, LoadedDataset] = {}  # the data of a part, by its key
-        self._sent: dict[LoadedDataset, Any] = {}  # references to those that were sent
+        self._sent: dict[LoadedDataset, Any] = {}  # references to data sets in Ray's object store
 
     def plan(self, prepared: Sequence[Prepared], noted: Facts, anyway: bool) -> None:
         """Try out parts on the cluster and plan their groups; refuses what cannot be trained."""
@@ -130,154 +140,128 @@ class RayWorkers:
         for one, devices in zip(prepared, shares(steps, self.devices), strict=True):
             self._send(one, devices, anyway)
         for key in self._settings:
-            machine = noted.get(key, {}).get("machine", {})
-            self.scheduler.add([Task(key, partial(self._job, key, machine))])
+            self.scheduler.add([Task(key, partial(Job, self._settings[key], noted[key]))])
         for task, device, message in filter(None, self.scheduler.messages()):
-            if isinstance(message, NeedsData):
-                self._send_data(task.name)
-            elif isinstance(message, tuple):
-                self._planned[task.name] = message[1:]
-            elif isinstance(message, Failed) and isinstance(message.error, InputError):
-                raise message.error.at(f"setting {task.name} on {device.host}")
+            match message:
+                case "planned", *planned:
+                    self._planned[task.name] = tuple(planned)
+                case Failed(InputError() as error):
+                    raise error.at(f"setting {task.name} on {device.host}")
         for task in self.scheduler.set_aside:
             rule = f"cannot try setting {task.name} ({task.error})"
             raise InputError("cluster", rule, fix="correct that, and try again")
 
     def _send(self, prepared: Prepared, devices: float, anyway: bool) -> None:
         """Send a part without data, and without paths that only this process can resolve."""
-        setting, pool = prepared.setting, prepared.pool
+        setting, loaded = prepared.setting, prepared.loaded
         data = setting.data if isinstance(setting.data, dict) else None
         init = setting.init and str(expand_home(setting.init, "init").absolute())
-        sent = replace(setting, data=data or {"name": pool.dataset.name}, init=init)
-        self._datasets[setting.key] = pool
-        light = replace(prepared, setting=sent, pool=None)  # type: ignore[arg-type]
-        weights = init and file_digest(init)
+        sent = replace(setting, data=data or {"name": loaded.dataset.name}, init=init)
+        light = replace(prepared, setting=sent, loaded=None)  # type: ignore[arg-type]
+        if loaded not in self._sent:
+            self._sent[loaded] = ray.put(pack_dataset(loaded.dataset))
         self._settings[setting.key] = ray.put(
             SettingToTrain(
-                self.spec, light, data, pool.digests, weights, prepared.steps, devices, anyway
+                self.spec, light, data, loaded.digests, self._sent[loaded], init and file_digest(init),
+                prepared.steps, devices, anyway,
             )
-        )
-        if data is None:  # an object, which nodes cannot load
-            self._send_data(setting.key)
-
-    def _send_data(self, key: str) -> None:
-        data = self._datasets[key]
-        if data not in self._sent:
-            self._sent[data] = ray.put(pack_dataset(data.dataset))
-
-    def _job(self, key: str, noted: Facts, **more: Any) -> Job:
-        return Job(self._settings[key], noted, self._sent.get(self._datasets[key]), **more)
+        )  # fmt: skip
 
     # --- training -------------------------------------------------------------------------------------
 
-    def train(self, context: StudyContext, prepared: list[Prepared]) -> Trained:
-        """Train all settings; the list is empty afterwards."""
-        settings = [one.setting for one in prepared]
-        todo = [one for one in prepared if one.setting.key not in context.finished]
-        for one in todo:
-            context.note(one, self._planned[one.setting.key][0])
-        context.write(todo)
-        groups = [group for one in todo for group in self._groups(context, one.setting)]
-        context.finished.drop_others()
-        context.history.cut({run: group.round for group in groups for run in group.runs})
-        by_task = {self._task(context, group): group for group in groups}
+    def train(self, training: Training) -> None:
+        """Train all settings at the same time."""
+        parts = [one.setting for one in training.todo]
+        for one in training.todo:
+            training.note(one, self._planned[one.setting.key][0])
+        training.write_study(training.todo)
+        training.todo.clear()
+        groups = [group for part in parts for group in self._groups(training, part)]
+        training.drop_results()
+        training.history.cut({run: group.round for group in groups for run in group.runs})
+        by_task = {self._task(training, group): group for group in groups}
         shown = ClusterProgress(
-            [self._progress(one.setting, groups) for one in todo],
+            [self._progress(part, groups) for part in parts],
             lambda: [by_task[t].device_status(d) for d, t in [*self.scheduler.running.items()]],
             lambda: (sum(g.results is not None for g in groups), len(groups)),
         )
-        context.progress.started_on_cluster(shown, context.rows_of([one.setting for one in todo]))
-        prepared.clear()
+        training.progress.started_on_cluster(shown, training.rows_of(*parts))
         self.scheduler.add(by_task)
         for update in self.scheduler.messages():
-            if context.stop.number is not None:
+            if training.stop.number is not None:
                 self.scheduler.start_no_more()
             if update is not None:
                 task, _, message = update
-                self._handle(context, by_task[task], task, message)
+                self._handle(training, by_task[task], task, message)
         if any(group.results is None for group in groups):
-            context.stop.at_checkpoint()
-        context.progress.finished()
-        return self._results(context, settings, groups)
+            training.stop.at_checkpoint()
+        training.progress.finished()
+        for part in parts:  # of those whose groups are all done
+            results = [group.results for group in groups if group.setting is part]
+            for rows in results if None not in results else ():
+                assert rows is not None
+                training.summary += rows[0]
+                training.clients += rows[1]
+        training.failed = self._failed(groups)
 
-    def _groups(self, context: StudyContext, setting: Setting) -> list[RemoteGroup]:
+    def _groups(self, training: Training, part: Setting) -> list[RemoteGroup]:
         """The groups of a part, each with its newest checkpoint."""
-        planned = self._planned[setting.key][0]["machine"]["processes"]
-        number = min(planned, len(setting.run_names))
-        held = newest(context.folder.path / "checkpoints", setting.key)
+        planned = self._planned[part.key][0]["machine"]["processes"]
+        number = min(planned, len(part.run_names))
+        held = newest(training.folder.checkpoints, part.key)
         held = held * number if len(held) == 1 else held
         if len(held) != number:
             rule = f"must be {len(held)}, as they were cut when the study began"
             raise InputError("groups", rule, number)
-        return [RemoteGroup(setting, i, number, h.round, h.path) for i, h in enumerate(held)]
+        return [RemoteGroup(part, i, number, h.round, h.path) for i, h in enumerate(held)]
 
-    def _task(self, context: StudyContext, group: RemoteGroup) -> Task:
+    def _task(self, training: Training, group: RemoteGroup) -> Task:
         setting = group.setting
 
         def job() -> Job:
             file = group.file
-            return self._job(
-                setting.key, context.noted(setting)["machine"], group=group.number,
-                study=context.folder.identity, columns=context.history.columns,
+            return Job(
+                self._settings[setting.key], training.noted(setting)["machine"], group=group.number,
+                study=training.folder.identity, columns=training.history.columns,
                 checkpoint=None if file is None else (file.name, file.read_bytes()),
             )  # fmt: skip
 
         visits = (setting.rounds - group.round) * len(group.runs) * setting.cohort
         return Task(group.key, job, size=visits * setting.local.epochs)
 
-    def _handle(self, context: StudyContext, group: RemoteGroup, task: Task, message: Any) -> None:
-        folder = context.folder.path
+    def _handle(self, training: Training, group: RemoteGroup, task: Task, message: Any) -> None:
+        folder = training.folder
         match message:
             case "rows", rows, status:
                 if group.status is None:
                     group.first_steps, group.began = status.steps, time.monotonic()
                 group.status, group.rows = status, [*group.rows, *rows]
                 if rows:
-                    context.rows_found(rows)
+                    training.recorded(rows)
             case "checkpoint", round, content:
-                context.folder.refuse_gone()
-                context.history.append(group.rows)  # before the checkpoint, which holds them, too
-                group.file = write_checkpoint(folder / "checkpoints", group.key, round, content)
+                folder.refuse_gone()
+                training.history.append(group.rows)  # before the checkpoint, which holds them, too
+                group.file = write_checkpoint(folder.checkpoints, group.key, round, content)
                 group.round, group.rows = round, ()
-                context.progress.checkpoint(round)
+                training.progress.checkpoint(round)
                 task.checkpoint()
-                if context.stop.number is not None:
+                if training.stop.number is not None:
                     self.scheduler.stop(task)
             case "model", name, content:
-                write_model(folder / "models" / name, content)
+                write_model(folder.path / "models" / name, content)
             case "finished", summary, clients:
                 group.results = summary, clients
-            case NeedsData():
-                self._send_data(group.setting.key)
             case Failed():  # it begins again from its checkpoint
                 group.rows, group.status = (), None
 
-    def _results(
-        self, context: StudyContext, settings: Sequence[Setting], groups: Sequence[RemoteGroup]
-    ) -> Trained:
-        """The results of the parts whose groups are all done."""
-        trained = Trained()
-        for setting in settings:
-            if setting.key in context.finished:
-                trained.summary += context.finished.summary(setting)
-                trained.clients += context.finished.clients(setting)
-                continue
-            mine = [group for group in groups if group.setting is setting]
-            results = [group.results for group in mine if group.results is not None]
-            if len(results) == len(mine):
-                summary = (row for rows, _ in results for row in rows)
-                clients = (row for _, rows in results for row in rows)
-                trained.summary += in_order_of_runs(summary, setting)
-                trained.clients += in_order_of_runs(clients, setting)
-        if failed := self.scheduler.set_aside:
-            runs = {group.key: ", ".join(group.runs) for group in groups}
-            listed = "; ".join(f"{runs[task.name]} ({task.error})" for task in failed[:LISTED])
-            more = f"; and {len(failed) - LISTED} more" if len(failed) > LISTED else ""
-            number = (
-                "1 group of runs was" if len(failed) == 1 else f"{len(failed)} groups of runs were"
-            )
-            trained.failed = GroupsFailed(f"{number} set aside: {listed}{more}")
-        return trained
+    def _failed(self, groups: Sequence[RemoteGroup]) -> GroupsFailed | None:
+        """The error that names the groups of runs which were set aside, if any were."""
+        failed = self.scheduler.set_aside
+        runs = {group.key: ", ".join(group.runs) for group in groups}
+        listed = "; ".join(f"{runs[task.name]} ({task.error})" for task in failed[:LISTED])
+        more = f"; and {len(failed) - LISTED} more" if len(failed) > LISTED else ""
+        were = "1 group of runs was" if len(failed) == 1 else f"{len(failed)} groups of runs were"
+        return GroupsFailed(f"{were} set aside: {listed}{more}") if failed else None
 
     def _progress(self, setting: Setting, groups: Sequence[RemoteGroup]) -> SettingProgress:
         mine, began = [group for group in groups if group.setting is setting], time.monotonic()
@@ -286,7 +270,7 @@ class RayWorkers:
             progress,
             notes=[*filter(None, [engine]), *progress.notes],
             start=min(group.round for group in mine),
-            status=lambda: reduce(or_, [group.progress() for group in mine]),
+            status=lambda: reduce(or_, [group.status or group.before() for group in mine]),
             seconds=lambda: time.monotonic() - began,
         )
 
@@ -299,8 +283,3 @@ def shares(steps: Sequence[int], devices: int) -> list[float]:
     """
     total = sum(steps)
     return [devices * (part / total if total else 1 / len(steps)) for part in steps]
-
-
-def in_order_of_runs(rows: Iterable[Row], setting: Setting) -> list[Row]:
-    place = {name: index for index, name in enumerate(setting.run_names)}
-    return sorted(rows, key=lambda row: place[row["run"]])

@@ -4,7 +4,6 @@ A row's bits depend on how many rows are computed with it. So bits depend on how
 planned and stored, and never on where a group is trained.
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -28,18 +27,17 @@ from fedskip.federation import (
 )
 from fedskip.models.metrics import Metric
 from fedskip.models.weights import INPUT
-from fedskip.records.checkpoint import group_key, load_checkpoint, newest
+from fedskip.records.checkpoint import group_key, interval
 from fedskip.records.folder import Facts
-from fedskip.records.history import HistoryFile, summarise
+from fedskip.records.history import summarise
 from fedskip.records.table import Row
 from fedskip.report.progress import RunLabel, SettingProgress, Status
 from fedskip.report.units import Metric as ShownMetric
 from fedskip.study.evaluation import Evaluation, Waiting
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
-from fedskip.study.sanity_checks import sanity_checks, score_of_guessing
+from fedskip.study.rehearsal import sanity_checks, score_of_guessing
 
-CHECKPOINTS = 20  # in a setting, unless `checkpoint_every` says otherwise
 NO_LIMIT = 1 << 62  # rows
 
 Sizes = tuple[Sequence[int], Sequence[int]]  # numbers of rows, of those without and with a contrast
@@ -49,11 +47,16 @@ class Group:
     """Runs that train in one engine, and are evaluated as they go."""
 
     def __init__(
-        self, records: list[RunRecord], engine: Engine, evaluation: Evaluation, number: int
+        self,
+        records: list[RunRecord],
+        engine: Engine,
+        evaluation: Evaluation,
+        number: int,
+        key: str,
     ) -> None:
-        """`number`: which of the setting's groups it is."""
+        """`number`: which of the setting's groups it is; `key`: how its own checkpoints are called."""
         self.records, self.engine, self.evaluation = records, engine, evaluation
-        self.number = number
+        self.number, self.key = number, key
         self.round = 0  # that all its runs have done
         self.elsewhere: Callable[[], Status] | None = None  # how far it is, if trained elsewhere
 
@@ -110,7 +113,6 @@ class SettingPlan:
     def __init__(
         self,
         prepared: Prepared,
-        machine: Machine,
         *,
         study: str,
         rows: int | None = None,
@@ -127,23 +129,26 @@ class SettingPlan:
             noted: what was noted of the machine when the setting began.
             only: the number of the one group that is trained here; None: all are.
         """
-        setting, noted = prepared.setting, noted or {}
-        self.prepared, self.machine, self.setting, self.study = prepared, machine, setting, study
+        assert prepared.machine is not None
+        self.prepared, self.machine, self.setting = prepared, prepared.machine, prepared.setting
+        self.study, setting, noted = study, prepared.setting, noted or {}
         self.checkpoint_every = interval(setting.rounds, checkpoint_every)
-        self.evaluation = Evaluation(prepared, machine)
+        self.evaluation = Evaluation(prepared)
         self.warnings = sanity_checks(prepared)
-        self.number_of_groups = min(machine.processes, len(setting.run_names))
-        mine = slice(None) if only is None else slice(only, None, self.number_of_groups)
-        runs = itertools.islice(prepared.runs(), mine.start, mine.stop, mine.step)
+        self.new: list[str] = []  # runs that start at round 0, although others go on
+        self.groups: list[Group] = []
+        total = min(self.machine.processes, len(setting.run_names))
+        numbers = [*range(total)] if only is None else [only]
+        runs = (run for i, run in enumerate(prepared.runs()) if only in (None, i % total))
         self.records = [self._record(run) for run in runs]
         rows = rows or noted.get("rows") or (NO_LIMIT if noted else None)
-        numbers = range(self.number_of_groups) if only is None else [only]
-        self.groups = [
-            self._group(i, self.records[i :: len(numbers)] if only is None else self.records, rows, noted)
-            for i in numbers
-        ]  # fmt: skip
-        self.clients: dict[str, dict[str | int, float]] = {}  # by run, when all rounds are done
-        self.new: list[str] = []  # runs that start at round 0, although others go on
+        for index, number in enumerate(numbers):
+            records = self.records[index :: len(numbers)]
+            sizes = noted_sizes(noted, number, total)
+            mine = [record.run for record in records]
+            engine = make_engine(prepared, self.machine, mine, rows, sizes)
+            key = group_key(setting.key, number, total)
+            self.groups.append(Group(records, engine, self.evaluation, number, key))
 
     def _record(self, run: Run) -> RunRecord:
         setting, seed = self.setting, run.server.seed
@@ -152,19 +157,6 @@ class SettingPlan:
             higher_is_better=self.evaluation.headline.higher_is_better,
             validated=len(self.prepared.division(seed).validation) > 0, stop=setting.stop or {},
         )  # fmt: skip
-
-    def _group(
-        self, number: int, records: list[RunRecord], rows: int | None, noted: Facts
-    ) -> Group:
-        runs = [record.run for record in records]
-        sizes = noted_sizes(noted, number, self.number_of_groups)
-        engine = make_engine(self.prepared, self.machine, runs, rows, sizes)
-        return Group(records, engine, self.evaluation, number)
-
-    @property
-    def key(self) -> str:
-        """How checkpoints and the record call the setting."""
-        return self.setting.key
 
     @property
     def round(self) -> int:
@@ -188,12 +180,12 @@ class SettingPlan:
                 for name in ("sizes", "contrast_sizes")
             }
             stacked = {**sizes, "rows": plans[0].rows}
-        why = self.prepared.choice.why if self.prepared.choice else ""
+        why = self.machine.why
         return {
             **({"why": f"auto: {why}"} if why else {}),  # the engine
             "machine": self.machine.facts() | stacked,
             "parameters": self.prepared.task.layout.size,
-            "data": dict(self.prepared.pool.digests),
+            "data": dict(self.prepared.loaded.digests),
             "divisions": {seed: each.facts() for seed, each in self.prepared.divisions.items()},
             "short": self.prepared.short(),
             "metrics": [shown(metric)._asdict() for metric in self.prepared.metrics],
@@ -202,16 +194,6 @@ class SettingPlan:
         }
 
     # --- checkpoints ---------------------------------------------------------------------------------
-
-    def restore(self, folder: Path, anyway: bool = False) -> None:
-        """Go on from the last checkpoints in a folder, if there are any.
-
-        `anyway`: runs that they do not hold start at round 0.
-        """
-        for held in newest(folder, self.key):
-            if held.path is not None:
-                groups = [group for group in self.groups if held.group in (None, group.number)]
-                self.restore_groups(groups, held.path, *load_checkpoint(held.path), anyway=anyway)
 
     def restore_groups(
         self,
@@ -224,9 +206,9 @@ class SettingPlan:
     ) -> None:
         """Go on from a checkpoint of some groups."""
         round = int(file.name.split(".")[-3])
-        whose = {"study": self.study, "setting": self.key, "round": round}
+        whose = {"study": self.study, "setting": self.setting.key, "round": round}
         if not anyway and any(notes.get(name) != value for name, value in whose.items()):
-            rule = f"is not of round {round} of this study's setting {self.key}"
+            rule = f"is not of round {round} of this study's setting {self.setting.key}"
             raise InputError("checkpoint", rule, str(file), "bring back the one that was there")
         names = [record.name for group in groups for record in group.records]
         missing = [name for name in names if name not in notes["runs"]]
@@ -245,18 +227,9 @@ class SettingPlan:
         """What a checkpoint holds of some groups after a round."""
         tensors, runs = save_records([record for group in groups for record in group.records])
         return tensors, {
-            "study": self.study, "setting": self.key, "round": round,
+            "study": self.study, "setting": self.setting.key, "round": round,
             "seconds": self.evaluation.seconds(), "runs": runs,
         }  # fmt: skip
-
-    def cut(self, history: HistoryFile) -> None:
-        """Forget what runs recorded after the round that they go on from."""
-        rounds = {record.name: group.round for group in self.groups for record in group.records}
-        history.cut(rounds, self.new)
-
-    def checkpoint_key(self, group: Group) -> str:
-        """How checkpoints of one group are called."""
-        return group_key(self.key, group.number, self.number_of_groups)
 
     # --- what there is to watch ----------------------------------------------------------------------
 
@@ -266,7 +239,8 @@ class SettingPlan:
         runs = [RunLabel(record.name, record.label, record.seed) for record in self.records]
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
         labels = ", ".join(dict.fromkeys(run.method for run in runs))
-        added = [f"added: {labels}, {list_seeds(setting.seeds)}"] * (setting.key != setting.name)
+        seeds = f"seed{'s' * (len(setting.seeds) > 1)} {', '.join(map(str, setting.seeds))}"
+        added = [f"added: {labels}, {seeds}"] * (setting.number > 0)
         small = self.prepared.small_clients()
         notes = [*added, *notes, *self.prepared.dataset.notes, *small, *needs, *self.warnings]
         return SettingProgress(
@@ -280,11 +254,11 @@ class SettingPlan:
 
     # --- when all rounds are done --------------------------------------------------------------------
 
-    def summarise(self, history: Sequence[Row]) -> list[Row]:
-        """The summary of each run, when all rounds are done."""
+    def summarise(self, history: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+        """The rows of summary.csv, and of clients.csv if the setting asks for them."""
         for group in self.groups:  # as many models are evaluated together as were trained together
             self.evaluation.finish(group.records)
-        rows: list[Row] = []
+        summary, clients = [], []
         by_run: dict[str, list[Row]] = {}
         for row in history:
             by_run.setdefault(row["run"], []).append(row)
@@ -294,10 +268,14 @@ class SettingPlan:
             measured = summarise(by_run.get(record.name, []), rounds=rounds, higher=higher)
             measured["full_test"] = measured["last"]
             if self.setting.client_accuracy:
-                scores = self.clients[record.name] = self.evaluation.by_client(record)
+                scores = self.evaluation.by_client(record)
                 measured["worst_clients"] = worst_decile(scores.values(), higher)
-            rows.append(measured | self.evaluation.summary(record))
-        return rows
+                clients += [
+                    record.about() | {"client": client, "test_accuracy": score}
+                    for client, score in scores.items()
+                ]
+            summary.append(measured | self.evaluation.summary(record))
+        return summary, clients
 
     def models(self) -> Iterator[tuple[str, bytes | None]]:
         """The files of all models, one after another; None: there is no such model."""
@@ -307,19 +285,6 @@ class SettingPlan:
         about = {"model": model, "classes": self.prepared.dataset.classes, INPUT: takes}
         for record in self.records:
             yield from record.model_files(self.prepared.task.layout, about)
-
-    def client_rows(self) -> list[Row]:
-        """The rows of clients.csv, if the setting asks for them: one for each client and run."""
-        return [
-            record.about() | {"client": client, "test_accuracy": score}
-            for record in self.records
-            for client, score in self.clients.get(record.name, {}).items()
-        ]
-
-
-def interval(rounds: int, every: int | None) -> int:
-    """Rounds from one checkpoint to the next; `every`: as the study says."""
-    return every or max(1, rounds // CHECKPOINTS)
 
 
 def make_engine(
@@ -355,12 +320,3 @@ def noted_sizes(machine: Facts, group: int, groups: int) -> Sizes | None:
 def shown(metric: Metric) -> ShownMetric:
     """A metric as reports know it."""
     return ShownMetric(metric.name, metric.percent, metric.higher_is_better)
-
-
-def list_seeds(seeds: Sequence[int]) -> str:
-    """Seeds as people list them.
-
-    >>> list_seeds([3]), list_seeds([3, 4])
-    ('seed 3', 'seeds 3, 4')
-    """
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

@@ -3,46 +3,58 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import html
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 
 from fedskip.cluster.connection import connected
-from fedskip.config import Draft, Record, Setting, StudySpec, Tree, build, load_yaml, plain
+from fedskip.config import Draft, Record, Setting, StudySpec, Tree, build, dump, load_yaml, plain
+from fedskip.config.fields import read_seeds
 from fedskip.config.keys import Methods, Seeds, StudyKeys
 from fedskip.config.setting import KEYS, describe_runs
 from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine.local import Decay
-from fedskip.errors import InputError, either, how_to_resume_study, option
-from fedskip.files import locked, write_text
-from fedskip.methods.grammar import text
-from fedskip.records.folder import Facts, Folder, added_to, next_folder, settings_of
-from fedskip.records.history import SUMMARY, HistoryFile
-from fedskip.records.table import Table
+from fedskip.errors import InputError, either, how_to_resume_study, option, require
+from fedskip.files import locked
+from fedskip.methods.grammar import parse_many
+from fedskip.records.folder import Facts, Folder, added_to, compare_data, next_folder, settings_of
 from fedskip.report.page import write_report
-from fedskip.report.progress import ShowProgress, showing
+from fedskip.report.progress import Progress, ShowProgress, showing
 from fedskip.report.results import Results
 from fedskip.report.trackers.base import Start
 from fedskip.report.trackers.tracker_list import TrackerList, Trackers
-from fedskip.study.context import FinishedSettings, StudyContext
-from fedskip.study.extend import extended, kept_rows, note_additions, refuse_other_data
 from fedskip.study.machine import arithmetic_of, resolve_device, suited
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
-from fedskip.study.resume_checks import refuse_lost_checkpoints
 from fedskip.study.signals import explained, stop_at_checkpoint
-from fedskip.study.train import Trained, train_settings
+from fedskip.study.train import Training, made_with, train_settings
+from fedskip.version import versions
 
 log = logging.getLogger(__name__)
 
-# what a notebook shows of a setting
-SHOWN = ("name", "data", "partition", "model", "clients", "cohort", "methods", "seeds", "rounds")
+
+class Shown(NamedTuple):
+    """Who hears of a study, and what is closed when it ends or is stopped."""
+
+    progress: Progress
+    trackers: TrackerList
+    until_end: contextlib.ExitStack
+
+
+@dataclass
+class PreparedStudy:
+    """The settings of a study with everything they name."""
+
+    settings: list[Setting]  # all of them, with what `extend` added
+    todo: list[Prepared]  # the parts of them that are not done
+    cluster: Any = None  # the workers of a cluster, where it is trained on one
 
 
 class Study:
@@ -78,15 +90,7 @@ class Study:
         return f"Study({spec.name!r}: {runs}, {device}{place})"
 
     def _repr_html_(self) -> str:
-        from fedskip.report.tables import TextTable
-
-        drafts = [draft.keys for draft in self.spec.settings]
-        columns = [key for key in SHOWN if any(key in keys for keys in drafts)]
-        rows = [
-            [str(_cell(key, keys[key])) if key in keys else "" for key in columns]
-            for keys in drafts
-        ]
-        return f"<b>{html.escape(repr(self))}</b>{TextTable('', columns, 0, rows).html()}"
+        return f"<b>{html.escape(repr(self))}</b><pre>{html.escape(dump(self.spec))}</pre>"
 
     @classmethod
     def load(cls, out: str | os.PathLike[str], *, cluster: str | None = None) -> Study:
@@ -95,7 +99,7 @@ class Study:
         if not file.exists():
             fix = f"start one with {either('`fedskip run`', '`Study(...).run()`')}"
             raise InputError("out", "holds no study: there is no study.yaml", str(out), fix)
-        return cls(out, spec=dataclasses.replace(build(load_yaml(file)), cluster=cluster))
+        return cls(out, spec=replace(build(load_yaml(file)), cluster=cluster))
 
     def run(
         self, progress: ShowProgress = None, *, anyway: bool = False, trackers: Trackers = ()
@@ -108,14 +112,15 @@ class Study:
             anyway: on a cluster, also on devices of several models; bits then depend on which trains what.
             trackers: get its numbers, and send them elsewhere; names will do, such as "tensorboard".
         """
-        with self._context(progress, trackers, anyway) as context:
-            prepared = self._prepare(context)
+        with self._shown(progress, trackers) as shown:
+            prepared = self._prepare(shown, anyway=anyway)
             self._claim_next_folder()
-            self.folder.refuse_taken(context.study)  # before anything is written there
+            study = plain(self.spec, prepared.settings)
+            self.folder.refuse_taken(study)  # before anything is written there
             with locked(self.out):
-                self.folder.refuse_taken(context.study)
-                self.folder.write(context.study, {})
-                return self._train(context, prepared)
+                self.folder.refuse_taken(study)
+                self.folder.write(study, {})
+                return self._train(prepared, shown, anyway)
 
     def resume(
         self,
@@ -134,16 +139,16 @@ class Study:
             anyway: go on although the machine or a library has changed; bits may differ.
             progress, trackers: as for `run`.
         """
-        with self._context(progress, trackers, anyway) as context, self._begun_folder():
+        with self._shown(progress, trackers) as shown, self._begun_folder():
             self._check(rounds, anyway)  # before its data are looked at
-            prepared = self._prepare(context, begun=True)
-            self.folder.refuse_other(context.study)
-            for setting, (_, begun) in zip(context.settings, self._pairs(), strict=True):
+            prepared = self._prepare(shown, begun=True, anyway=anyway)
+            self.folder.refuse_other(plain(self.spec, prepared.settings))
+            for setting, (_, begun) in zip(prepared.settings, self._pairs(), strict=True):
                 cosine = Decay.parse(setting.local.decay).kind == "cosine"
                 if cosine and setting.rounds != begun.get("rounds"):
                     rule = "cannot change under a cosine decay, which depends on it"
                     raise InputError(option("rounds"), rule, rounds)
-            return self._train(context, prepared)
+            return self._train(prepared, shown, anyway)
 
     def extend(
         self,
@@ -160,19 +165,27 @@ class Study:
             seeds: to be run with all methods; a number n stands for 0..n-1.
             progress, trackers: as for `run`.
         """
-        with self._context(progress, trackers) as context, self._begun_folder():
+        with self._shown(progress, trackers) as shown, self._begun_folder():
             self._check()
             if not self.is_finished():
                 fix = f"finish it first, with {how_to_resume_study(self.out)}"
                 raise InputError("out", "holds a study that is not finished", str(self.out), fix)
             begun = self._begun()
             self.spec = extended(self.spec, begun, methods, seeds)
-            prepared, record = self._prepare(context, begun=True), self.folder.record()
-            for one in prepared:
-                refuse_other_data(one, record, self.out)
-            note_additions(record, begun, context.settings)
-            self.folder.write(context.study, record)
-            return self._train(context, prepared)
+            prepared, record = self._prepare(shown, begun=True), self.folder.record()
+            noted = record.get("settings", {})
+            for one in prepared.todo:
+                before = noted.get(one.setting.name)
+                if before is not None and one.setting.key not in noted:
+                    divisions = {seed: each.facts() for seed, each in one.divisions.items()}
+                    data = {"data": dict(one.loaded.digests), "divisions": divisions}
+                    compare_data(before, data, self.out)
+            now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+            for old, new in zip(begun, prepared.settings, strict=True):
+                for part in new.parts()[1 + len(old.record.added) :]:
+                    made_with(record, part).update(when=now, versions=versions())
+            self.folder.write(plain(self.spec, prepared.settings), record)
+            return self._train(prepared, shown)
 
     def is_finished(self) -> bool:
         """Whether all settings have done their rounds and the summary is written."""
@@ -187,17 +200,15 @@ class Study:
     # --- before it is trained ------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _context(
-        self, progress: ShowProgress, trackers: Trackers, anyway: bool = False
-    ) -> Iterator[StudyContext]:
+    def _shown(self, progress: ShowProgress, trackers: Trackers) -> Iterator[Shown]:
         """Inside, the study is shown, and an `Interrupted` says how to go on where it is stopped."""
         title, settings = lambda: f"{self.spec.name} in {self.out}", len(self.spec.settings)
         with (
             explained(lambda: (self.out, self.spec)),
-            showing(progress, title, settings) as shown,
+            showing(progress, title, settings) as display,
             contextlib.ExitStack() as until_end,
         ):
-            yield StudyContext(shown, TrackerList(trackers), anyway, until_end)
+            yield Shown(display, TrackerList(trackers), until_end)
 
     def _claim_next_folder(self) -> None:
         """Make the next folder that is free, where none was asked for."""
@@ -232,54 +243,45 @@ class Study:
             for setting, (_, keys) in zip(begun, self._pairs(), strict=True)
             for part in setting.parts()
         ]
-        refuse_lost_checkpoints(self.folder, had, self.spec.checkpoint_every)
+        self.folder.refuse_lost_checkpoints(had, self.spec.checkpoint_every)
 
-    def _prepare(self, context: StudyContext, begun: bool = False) -> list[Prepared]:
+    def _prepare(self, shown: Shown, *, begun: bool = False, anyway: bool = False) -> PreparedStudy:
         """Prepare all settings, and rehearse those that are not done, before anything is written.
 
         `begun`: whether the folder has the study.
         """
-        spec, remote = self.spec, self.spec.cluster is not None
+        spec, on_cluster = self.spec, self.spec.cluster is not None
         # This process need not have the device that the study is trained on.
-        local = spec
-        if remote:
-            local = dataclasses.replace(spec, device="cpu", precision=None, streams=None)
-        device, arithmetic = torch.device(resolve_device(local.device)), arithmetic_of(local)
-        pools, written = LoadedDatasets(), self.folder.summary().column("run") if begun else []
+        here = replace(spec, device="cpu", precision=None, streams=None) if on_cluster else spec
+        device, arithmetic = torch.device(resolve_device(here.device)), arithmetic_of(here)
+        datasets = LoadedDatasets()
+        written = set(self.folder.summary().column("run") if begun else ())
         noted = self.folder.record().get("settings", {}) if begun else {}
-        settings, prepared, todo = [], [], []
+        study = PreparedStudy([], [])
         for draft in spec.settings:
             with self._naming_setting(draft):
                 draft.refuse_named_objects()
-                whole = prepare(draft, pools, device, arithmetic, self.out if begun else None)
-                settings.append(whole.setting)
+                whole = prepare(draft, datasets, device, arithmetic, self.out if begun else None)
+                study.settings.append(whole.setting)
                 for one in whole.parts():
-                    if self._is_done(one.setting, written):
-                        prepared.append(one)
+                    key, rounds = one.setting.key, one.setting.rounds
+                    there = written.issuperset(one.setting.run_names)
+                    if there and self.folder.is_done(key, rounds, written):
                         continue
-                    if not remote:
-                        before = noted.get(one.setting.key, {}).get("machine", {})
-                        choice = rehearse(one, suited(spec, before))
+                    if not on_cluster:
+                        machine = rehearse(one, suited(spec, _machine(noted, one.setting)))
                         one.leave_device()
-                        one = dataclasses.replace(one, choice=choice)
-                    prepared.append(one)
-                    todo.append(one)
-        context.spec, context.settings, context.study = spec, settings, plain(spec, settings)
-        if remote and todo:
-            self._join_cluster(context, todo, noted)
-        return prepared
+                        one = replace(one, machine=machine)
+                    study.todo.append(one)
+        if on_cluster and study.todo:
+            from fedskip.study.ray_workers import ray_workers  # Ray may not be installed
 
-    def _join_cluster(self, context: StudyContext, todo: list[Prepared], noted: Facts) -> None:
-        """Join the cluster, and rehearse there what is to be trained."""
-        assert self.spec.cluster is not None
-        context.until_end.enter_context(connected(self.spec.cluster))
-        from fedskip.study.ray_workers import ray_workers  # Ray may not be installed
-
-        keys = [one.setting.key for one in todo]
-        begun = {key: noted[key] for key in keys if key in noted}
-        workers = context.until_end.enter_context(ray_workers(self.spec, begun, context.anyway))
-        workers.plan(todo, noted, context.anyway)
-        context.cluster = workers
+            assert spec.cluster is not None
+            shown.until_end.enter_context(connected(spec.cluster))
+            machines = {one.setting.key: _machine(noted, one.setting) for one in study.todo}
+            workers = ray_workers(spec, study.todo, machines, anyway)
+            study.cluster = shown.until_end.enter_context(workers)
+        return study
 
     @contextlib.contextmanager
     def _naming_setting(self, draft: Draft) -> Iterator[None]:
@@ -290,11 +292,6 @@ class Study:
             where = error.where or (f"setting {draft.name}" if len(self.spec.settings) > 1 else "")
             raise error.at(where) from error.__cause__
 
-    def _is_done(self, part: Setting, written: Collection[str]) -> bool:
-        """Whether all runs of a part are among those that are written, as they end."""
-        there = set(part.run_names) <= set(written)
-        return there and self.folder.is_done(part.key, part.rounds, written)
-
     def _take_rounds(self, rounds: int | None) -> None:
         """Take the rounds and additions that the folder has, or more rounds if asked for."""
         drafts = []
@@ -304,8 +301,8 @@ class Study:
             if wanted is not None and had is not None and wanted < had:
                 raise InputError(option("rounds"), f"must be >= {had}, what the study has", rounds)
             record = Record.read({**vars(draft.record), "added": added_to(begun)})
-            drafts.append(dataclasses.replace(draft.with_keys(rounds=wanted), record=record))
-        self.spec = dataclasses.replace(self.spec, settings=tuple(drafts))
+            drafts.append(replace(draft.with_keys(rounds=wanted), record=record))
+        self.spec = replace(self.spec, settings=tuple(drafts))
 
     def _pairs(self) -> list[tuple[Draft, Facts]]:
         """The settings of this study, and their keys in the folder."""
@@ -323,46 +320,31 @@ class Study:
 
     # --- training ------------------------------------------------------------------------------------
 
-    def _train(self, context: StudyContext, prepared: list[Prepared]) -> Results:
-        """Train all settings and write the results; the list is empty afterwards."""
+    def _train(self, prepared: PreparedStudy, shown: Shown, anyway: bool = False) -> Results:
+        """Train what is not done, and write the results."""
         self.folder.clear()
-        further = list(dict.fromkeys(name for one in prepared for name in one.further))
-        history = HistoryFile(self.out / "history.csv", further)
-        self.folder.recover(history)
-        history.keep({name for one in prepared for name in one.setting.run_names})
-        written = self.folder.summary().column("run")
-        done = [one.setting for one in prepared if self._is_done(one.setting, written)]
-        context.folder, context.history = self.folder, history
-        context.record, context.finished = self.folder.record(), FinishedSettings(self.folder, done)
-        with contextlib.closing(context.trackers), stop_at_checkpoint() as context.stop:
-            if context.trackers.trackers:
-                kept = kept_rows(self.folder, history, [one.setting for one in prepared])
-                start = Start.of(self.out, self.spec, context.settings, kept)
-                context.trackers.on_start(start)
-            todo = [one.setting for one in prepared if one.setting.key not in context.finished]
-            train = train_settings if context.cluster is None else context.cluster.train
-            trained = train(context, prepared)
-            context.sort_history(todo)
-            history.sync()
-            results = self._write(trained, further)
-            if trained.failed:
-                raise trained.failed
-            context.trackers.on_end(results)
-        return results
-
-    def _write(self, trained: Trained, further: list[str]) -> Results:
-        """Write what settings came to; `further`: the columns of further metrics."""
-        if trained.clients:
-            write_text(self.out / "clients.csv", Table(trained.clients[0], trained.clients).csv())
-        if trained.summary:
-            runs = Table((*SUMMARY, *further), trained.summary)
-            write_text(self.out / "summary.csv", runs.csv())  # with all runs the study is finished
-        results = Results.read(self.out)
-        try:
-            write_report(results)
-        except Exception as error:  # what was trained is not lost to a picture that cannot be drawn
-            why = f"{type(error).__name__}: {error}"
-            log.warning("report.html was not written (%s); try: fedskip report %s", why, self.out)
+        with contextlib.closing(shown.trackers), stop_at_checkpoint() as stop:
+            training = Training(
+                self.spec, prepared.settings, prepared.todo, self.folder, shown.progress, shown.trackers,
+                stop, anyway=anyway,
+            )  # fmt: skip
+            if shown.trackers.trackers:
+                rows = training.saved_rows()
+                start = Start.of(self.out, self.spec, prepared.settings, rows)
+                shown.trackers.on_start(start)
+            trained = [one.setting for one in prepared.todo]
+            train = prepared.cluster.train if prepared.cluster is not None else train_settings
+            train(training)
+            training.write_results(trained)
+            results = Results.read(self.out)
+            try:
+                write_report(results)
+            except Exception as error:  # a picture that cannot be drawn loses nothing
+                why, again = f"{type(error).__name__}: {error}", f"fedskip report {self.out}"
+                log.warning("report.html was not written (%s); try: %s", why, again)
+            if training.failed is not None:
+                raise training.failed
+            shown.trackers.on_end(results)
         return results
 
 
@@ -381,16 +363,28 @@ def resume(
     )
 
 
-def _cell(key: str, value: Any) -> Any:
-    """What a notebook shows of a key."""
-    if key == "methods":
-        return ", ".join(map(text, value))
-    if key == "seeds":
-        if len(value) > 3:
-            return f"{len(value)} ({value[0]} to {value[-1]})"
-        return ", ".join(map(str, value))
-    if isinstance(value, Mapping):  # a name, and what was chosen beside it
-        return ", ".join(str(v) if k in ("name", "kind") else f"{k}={v}" for k, v in value.items())
-    if key in ("data", "model"):
-        return getattr(value, "name", None) or getattr(value, "__name__", type(value).__name__)
-    return value
+def _machine(noted: Facts, part: Setting) -> Facts:
+    """What study.yaml notes of the machine of a part, if it has begun."""
+    facts: Facts = noted.get(part.key, {}).get("machine", {})
+    return facts
+
+
+def extended(
+    spec: StudySpec, settings: Sequence[Setting], methods: Methods | None, seeds: Seeds | None
+) -> StudySpec:
+    """The study with more methods or seeds in all settings that are compared, which are given as resolved."""
+    wanted = [] if methods is None or methods == () else [*parse_many(methods)]
+    later = [] if seeds is None or seeds == () else [*read_seeds(seeds)]
+    fix = "name methods or seeds that the study does not have"
+    require("extend", bool(wanted or later), "must be given methods or seeds", fix=fix)
+    drafts, new = [], False
+    for draft, setting in zip(spec.settings, settings, strict=True):
+        more = setting if setting.reference else setting.extended(wanted, later)
+        drafts.append(replace(draft, record=more.record))
+        new |= more.record != setting.record
+    require("extend", new, "would add no run: all of them are there already", fix=fix)
+    compared = [setting for setting in settings if not setting.reference]
+    for method in wanted:
+        if all(method in setting.all_methods for setting in compared):
+            log.warning("%s is there already, and stays as it is", method.label)
+    return replace(spec, settings=tuple(drafts))

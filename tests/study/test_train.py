@@ -18,7 +18,7 @@ from fedskip import Study
 from fedskip.records.table import Row
 from fedskip.report.progress import Progress, SettingProgress, Status
 from fedskip.study.processes import AVAILABLE, Process
-from fedskip.study.workers import InProcess, since
+from fedskip.study.train import InProcess, since
 from studies import as_table, numbers, study
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no safe fork on this system")
