@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedskip.report.divergence import HELP, notes
 from fedskip.report.findings import Findings
+from fedskip.report.tables import DIVERGED_HELP as HELP
+from fedskip.report.tables import divergence_notes as notes
 from studies import recorded, run
 from terminal import shown
 

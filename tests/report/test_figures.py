@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedskip.data.heatmap import sample_counts
 from fedskip.data.partitions import Partition
 from fedskip.errors import InputError
 from fedskip.federation.server import draw_cohort
-from fedskip.report.figure_io import finish, new_axes, to_bytes
+from fedskip.report.figures import finish, look, new_axes, to_bytes
 from fedskip.report.page import figures
 from fedskip.report.results import Results
-from fedskip.report.style import look
-from studies import curve, recorded, run, study
+from studies import curve, recorded, run, study, toy
 
 
 def made(tmp_path: Path, **keys: object) -> Results:
@@ -94,12 +94,18 @@ def test_clients_and_partition_of_a_real_study(tmp_path: Path) -> None:
     lines = results.plot.clients().get_lines()
     assert len(lines) == 2
     assert all((np.diff(line.get_ydata()) >= 0).all() for line in lines)
-    bars = results.plot.partition().patches
-    assert sum(bar.get_height() for bar in bars) == 8 * 16  # the data set itself is a Python object
-    Partition(np.arange(2000), np.arange(0, 2001, 2)).save(tmp_path / "s" / "partition-toy-0.npz")
+    counts = np.asarray(results.plot.partition(seed=1).images[0].get_array())
+    assert (counts.shape, counts.sum()) == ((2, 8), 8 * 16)
+    with pytest.raises(InputError, match=r"the data were divided with, got 99\. There are 0, 1"):
+        results.plot.partition(seed=99)
+    table = tmp_path / "s" / "samples-toy-0.csv"
+    table.write_text(sample_counts(Partition(np.arange(2000), np.arange(0, 2001, 2)), toy()))
     many = results.plot.partition()
     assert not many.patches, "a bar for each of many clients would take minutes"
     assert many.collections[0].get_paths()[0].vertices[:, 0].max() == 999
+    table.write_text("class,0\na,b\n")
+    with pytest.raises(InputError, match=r"samples-toy-0\.csv cannot be read"):
+        results.plot.partition()
     plain = study(tmp_path / "plain", methods="fedavg", rounds=1, seeds=1).run()
     with pytest.raises(InputError, match="clients were not measured in this study"):
         plain.plot.clients()
@@ -137,9 +143,12 @@ def test_names_are_text_and_a_partition_is_its_settings_own(tmp_path: Path) -> N
     axes = results.plot.curves()
     assert axes.get_legend().get_texts()[0].get_text().endswith(odd)
     assert b"Cost$^$_" in to_bytes(axes, "svg")
-    Partition(np.arange(6), np.array([0, 2, 6])).save(tmp_path / "partition-a-0.npz")
-    Partition(np.arange(9), np.array([0, 9])).save(tmp_path / "partition-a-0-0.npz")
-    assert len(results.plot.partition().patches) == 2
+    (tmp_path / "samples-a-0.csv").write_text("class,0,1\nall,2,4\n")
+    (tmp_path / "samples-a-0-0.csv").write_text("class,0\nall,9\n")
+    assert [bar.get_height() for bar in results.plot.partition().patches] == [4, 2]
+    (tmp_path / "samples-a-0.csv").unlink()
+    with pytest.raises(InputError, match="partition was not kept"):
+        results.plot.partition()
 
 
 def test_settings_that_have_not_begun_are_left_out(tmp_path: Path) -> None:

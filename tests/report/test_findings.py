@@ -28,7 +28,7 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert table.rows[1] == ["MOON", "+2.00", "+2.00 to +2.00", "2", "0", "1.50", "better"]
     [text] = findings.compared
     assert text.startswith(
-        "FedDyn has the highest final accuracy (mean of the last 10 % of rounds): 65.00 ± 35.36. "
+        "FedDyn has the highest tail accuracy (mean of the last 10 % of rounds): 65.00 ± 35.36. "
         "MOON, FedAvg and FedNova are not significantly different from it."
     )
     assert "better: MOON (+2.00 points); worse: FedNova (-10.00 points);" in text
@@ -41,7 +41,7 @@ def test_without_fedavg_the_first_is_the_baseline(tmp_path: Path) -> None:
     findings = Findings(recorded(tmp_path, [run("MOON", 0, 0.5), run("FedDyn", 0, 0.6)]))
     assert findings.tables["compare"].rows[0][-1] == "baseline"
     [text] = findings.compared
-    assert text.startswith("FedDyn has the highest final accuracy")
+    assert text.startswith("FedDyn has the highest tail accuracy")
     assert text.endswith("One seed is not enough to compare with MOON; run at least five.")
 
 
@@ -116,21 +116,3 @@ def test_a_reduced_study_says_so_in_every_table(tmp_path: Path) -> None:
     findings = Findings(made(tmp_path, record={"full_rounds": 200}, note="not the paper's model"))
     for table in findings.tables.values():
         assert table.note.endswith("Reduced: 5 of 200 rounds. Not the paper's model.")
-
-
-def test_each_table_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    for name in ("compare", "to_target"):
-        real = getattr(Results, name)
-
-        def counted(self, *given, real=real, name=name, **how):
-            calls.append(name)
-            return real(self, *given, **how)
-
-        monkeypatch.setattr(Results, name, counted)
-    findings = Findings(made(tmp_path))
-    for _ in range(2):
-        assert findings.tables
-        assert findings.frames().keys() == {"table", "compare", "time_to_target"}
-        assert findings.sentences()
-    assert calls == ["compare", "to_target"]

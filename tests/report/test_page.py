@@ -8,11 +8,10 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 from fedskip.report.combine_studies import combine
+from fedskip.report.figures import look
 from fedskip.report.findings import Findings
-from fedskip.report.page import charts, content, page, script
-from fedskip.report.page_sections import diverged, provenance, setup, timing
+from fedskip.report.page import charts, content, diverged, page, provenance, script, setup, timing
 from fedskip.report.results import Results
-from fedskip.report.style import look
 from studies import curve, recorded, run, study
 
 
@@ -28,14 +27,14 @@ def test_the_page_and_its_figures(tmp_path):
     out, again = files("one"), files("two")
     names = {path.name for path in (out / "figures").iterdir()}
     figures = ("accuracy", "bytes", "loss", "drift", "routing", "partition")
-    assert names == {"sweep.svg", *(f"toy.{figure}.svg" for figure in figures)}
+    assert names == {*(f"toy.{figure}.svg" for figure in figures)}
     page = (out / "report.html").read_text()
     accuracy = (out / "figures" / "toy.accuracy.svg").read_text()
     for text in ("FedAvg", "FedSkip-3", "centralised"):
         assert text in page
         assert text in accuracy
     pictures = page.count('src="data:image/svg+xml;base64,')
-    assert pictures == 4, "accuracy, routing, partition, sweep; charts show the other curves"
+    assert pictures == 3, "accuracy, routing, partition; charts show the other curves"
     assert len(page) < 300_000
     assert "record:" in page  # the study itself
     assert (again / "figures" / "toy.accuracy.svg").read_text() == accuracy
@@ -44,8 +43,8 @@ def test_the_page_and_its_figures(tmp_path):
 def test_every_figure_of_a_reduced_study_says_so(tmp_path):
     """Also of one that has a sweep, clients, and a way of models to show."""
     keys = {
-        "methods": "fedavg, fedskip(period=2)",
-        "rounds": 2,
+        "methods": "fedavg, fedskip(period=[2,3])",
+        "rounds": 3,
         "seeds": 1,
         "client_accuracy": True,
     }
@@ -57,7 +56,7 @@ def test_every_figure_of_a_reduced_study_says_so(tmp_path):
         "toy.clients.svg",
         "sweep.svg",
     } <= figures.keys()
-    assert [name for name, text in figures.items() if "reduced: 2 of 200 rounds" not in text] == []
+    assert [name for name, text in figures.items() if "reduced: 3 of 200 rounds" not in text] == []
 
 
 class Checked(HTMLParser):
@@ -154,12 +153,17 @@ def test_the_set_up_at_a_glance(tmp_path):
     runs = [run("FedAvg", 0, 0.5), run("MOON", 0, 0.6)]
     table = setup(recorded(tmp_path, runs, methods=["fedavg", "moon"], **keys))
     for name, value in {
-        "methods": "FedAvg, MOON(mu=1.0, temperature=0.5)",
+        "methods": "fedavg, moon",
         "clients": "20, 4 of them in a round",
         "metrics": "accuracy, on 1,001 test samples",
         "seeds": "0",
     }.items():
         assert f"<th>{name}</th><td>{value}</td>" in table
+
+
+def test_the_set_up_has_every_hyper_parameter_that_was_noted(tmp_path):
+    results = study(tmp_path / "s", methods="fedavg, moon", rounds=1, seeds=1).run()
+    assert "<td>FedAvg, MOON(mu=1.0, temperature=0.5)</td>" in setup(results)
 
 
 def test_runs_that_diverged_say_where(tmp_path):

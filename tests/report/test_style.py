@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedskip.methods import registry
-from fedskip.report.style import KNOWN, look
+from fedskip.report.figures import KNOWN, look
 
 
 def test_our_methods_have_looks_of_their_own() -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from fedskip import InputError
 from fedskip.records.table import Row
-from fedskip.report.figure_io import to_bytes
+from fedskip.report.figures import to_bytes
 from fedskip.report.findings import Findings
 from fedskip.report.page import content, figures
 from fedskip.report.results import Results
-from fedskip.report.sweeps import in_sentences
 from fedskip.report.tables import best_values_table
 from studies import curve, recorded, run
 
@@ -72,7 +71,7 @@ def test_each_method_has_its_own_best_value(tmp_path: Path) -> None:
         0.001,
         "a(lr=0.001)",
     )
-    [words] = in_sentences(results)
+    [words] = Findings(results).tuned
     assert (
         "best of 3 settings, chosen on the validation split: FedAvg lr=0.01 (71.00 ± 1.41); MOON lr=0.001"
         in words
@@ -84,7 +83,7 @@ def test_without_a_validation_split_it_is_said(tmp_path: Path) -> None:
     results = swept(tmp_path, validation=0.0)
     assert values(results) == {"FedAvg": 0.1, "MOON": 0.01}, "by the test set"
     assert set(results.chosen["by"]) == {"test"}
-    assert "the test set (optimistic)" in in_sentences(results)[0]
+    assert "the test set (optimistic)" in Findings(results).tuned[0]
     assert "optimistic" in best_values_table(results).note
     assert "validation: 0.1" in best_values_table(results).note
 
@@ -100,7 +99,7 @@ def test_a_value_at_which_a_run_diverged_is_not_chosen(tmp_path: Path) -> None:
 def test_a_study_without_a_sweep_has_nothing_chosen(tmp_path: Path) -> None:
     results = recorded(tmp_path, [run("FedAvg", 0, 0.5)])
     assert results.chosen.empty
-    assert not in_sentences(results)
+    assert not Findings(results).tuned
     assert [one.name for one in results.shown] == ["a"]
 
 
@@ -109,7 +108,7 @@ def test_pages_show_the_settings_that_are_best_for_some_method(tmp_path: Path) -
     shown = ["a(lr=0.001)", "a(lr=0.01)"]
     assert [one.name for one in results.shown] == shown
     drawn_for = {figure.place for figure in figures(results)}
-    assert drawn_for == {*shown, "a: swept values", "periods"}
+    assert drawn_for == {*shown, "a: swept values"}
     assert [line.partition(":")[0] for line in Findings(results).compared] == shown
     (tmp_path / "study.yaml").write_text("settings: [{name: a}]\nrecord: {}\n")
     page = content(Findings(results), {})

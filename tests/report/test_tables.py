@@ -14,9 +14,9 @@ from rich.console import Console
 
 from fedskip.records.table import Row
 from fedskip.report.findings import Findings
+from fedskip.report.results import Metric
 from fedskip.report.tables import TextTable, caption, closing_table
-from fedskip.report.units import Metric
-from studies import curve, recorded, run
+from studies import by_metric, curve, recorded, run
 
 BOLD = "\x1b[1;32m"
 TABLE = TextTable(
@@ -113,9 +113,7 @@ def test_other_metrics_are_no_percentages(table: Show, tmp_path: Path) -> None:
     assert "Test minus squared error," in text
     runs = [run(m, s, score) for m, score in (("FedAvg", 4.0), ("MOON", 3.0)) for s in range(5)]
     results = recorded(tmp_path, runs)
-    metrics = (Metric("rmse", higher=False),)
-    settings = [replace(one, noted_metrics=metrics) for one in results.settings]
-    shown = closing_table(replace(results, settings=settings))
+    shown = closing_table(by_metric(results, Metric("rmse", higher=False)))
     assert {row for row, _ in shown.best} == {1}, "lower is better"
     assert "the lowest of a run" in shown.note
     assert "%" not in shown.note.replace("10%", "").replace("10 %", "").replace("95 %", "")
@@ -216,3 +214,14 @@ def test_settings_with_other_seeds_are_named(tmp_path: Path) -> None:
     other = results.summary.iloc[:1].assign(setting="b")
     both = replace(results, summary=pd.concat([results.summary, other]))
     assert "over seeds (toy 0, 1; b 0)" in caption(both).replace(results.settings[0].name, "toy")
+
+
+def test_methods_with_other_seeds_are_named(tmp_path: Path) -> None:
+    runs = [run("FedAvg", 0, 0.5), run("FedAvg", 1, 0.6), run("MOON", 1, 0.6)]
+    assert "over seeds (a FedAvg 0, 1; a MOON 1)" in caption(recorded(tmp_path, runs))
+
+
+def test_the_samples_of_a_federation_are_not_known_before_its_end(tmp_path: Path) -> None:
+    results = recorded(tmp_path, [run("FedAvg", 0, 0.5)])
+    results.settings[0].divisions.clear()
+    assert "; the test samples of all clients; " in caption(results)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedskip.report.results import Results
-from fedskip.report.units import Metric
-from fedskip.report.warnings import warnings
-from studies import recorded, run
+from fedskip.report.findings import warnings
+from fedskip.report.results import Metric, Results
+from studies import by_metric, recorded, run
 
 
 def made(folder: Path, scores: dict[str, tuple[float, ...]], **about: Any) -> Results:
@@ -45,11 +44,9 @@ def test_a_score_like_a_guess(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("score", "said"), [(3.0, 1), (1.0, 0)])
 def test_where_lower_is_better(tmp_path: Path, score: float, said: int) -> None:
-    metrics, guessing = (
-        (Metric("rmse", higher=False),),
-        guess(2.0, always="the mean of the targets"),
-    )
-    found = warnings(made(tmp_path, {"FedAvg": (score,)}, noted_metrics=metrics, guessing=guessing))
+    guessing = guess(2.0, always="the mean of the targets")
+    results = made(tmp_path, {"FedAvg": (score,)}, guessing=guessing)
+    found = warnings(by_metric(results, Metric("rmse", higher=False)))
     assert (
         found
         == ["FedAvg (3) is no better than always answering the mean of the targets (2)."][:said]

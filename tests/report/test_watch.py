@@ -10,7 +10,7 @@ import time
 import pytest
 
 from fedskip.errors import InputError
-from fedskip.report.watch import Watched, serve
+from fedskip.report.page import Watched, serve
 from studies import study
 
 

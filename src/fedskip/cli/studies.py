@@ -7,7 +7,7 @@ import typer
 
 from fedskip.cli.folders import folder
 from fedskip.errors import InputError, require
-from fedskip.report.choices import TRACKERS
+from fedskip.report import TRACKERS
 
 LONGEST = 1_000_000  # seconds of grace
 Grace = Annotated[
@@ -83,7 +83,7 @@ def run(
     from fedskip.cli.screen import close
     from fedskip.cli.stopping import resumable
     from fedskip.config import Places, Tree, assigned, build, narrowed
-    from fedskip.report.trackers.tracker_list import make_tracker
+    from fedskip.report.trackers import make_tracker
     from fedskip.study import Study
 
     check_grace(grace)
@@ -130,7 +130,7 @@ def resume(
     from fedskip.cli.screen import close
     from fedskip.cli.stopping import resumable
     from fedskip.report.page import write_report
-    from fedskip.report.trackers.tracker_list import make_tracker
+    from fedskip.report.trackers import make_tracker
     from fedskip.study import Study
 
     check_grace(grace)
@@ -167,7 +167,7 @@ def extend(
     """Add methods or seeds to a finished study. Existing numbers do not change."""
     from fedskip.cli.screen import close
     from fedskip.cli.stopping import resumable
-    from fedskip.report.trackers.tracker_list import make_tracker
+    from fedskip.report.trackers import make_tracker
     from fedskip.study import Study
 
     check_grace(grace)

@@ -13,7 +13,7 @@ from fedskip.records.folder import Facts, Folder, compare
 from fedskip.records.history import HistoryFile
 from fedskip.records.table import Row, Table
 from fedskip.report.progress import Progress
-from fedskip.report.trackers.tracker_list import TrackerList
+from fedskip.report.trackers import TrackerList
 from fedskip.study.extend import made_with
 from fedskip.study.prepare import Prepared
 from fedskip.study.signals import Stop

@@ -28,8 +28,7 @@ from fedskip.records.table import Table
 from fedskip.report.page import write_report
 from fedskip.report.progress import ShowProgress, showing
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import Start
-from fedskip.report.trackers.tracker_list import TrackerList, Trackers
+from fedskip.report.trackers import Start, TrackerList, Trackers
 from fedskip.study.context import FinishedSettings, StudyContext
 from fedskip.study.extend import extended, kept_rows, note_additions, refuse_other_data
 from fedskip.study.machine import arithmetic_of, resolve_device, suited

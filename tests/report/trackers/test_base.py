@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from fedskip import InputError
-from fedskip.report.trackers import TensorBoard, Tracker
-from fedskip.report.trackers.base import Start, finite_numbers, importing
+from fedskip.report.trackers import Start, Tracker, finite_numbers, importing
+from fedskip.report.trackers.tensorboard import TensorBoard
 from studies import as_table, study
 
 

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedskip import InputError, Tracker
-from fedskip.report import choices
-from fedskip.report.trackers import TensorBoard
-from fedskip.report.trackers.base import Start
-from fedskip.report.trackers.tracker_list import TRACKERS, TrackerList, make_tracker
+from fedskip.report.trackers import Start, TrackerList, make_tracker
+from fedskip.report.trackers.tensorboard import TensorBoard
 from studies import numbers, study, weights
 
 HOOKS = ["on_start", "on_rows", "on_end", "close"]
@@ -156,7 +154,3 @@ def test_nothing_is_told_twice():
     for rounds in ([1, 2], [3, 4], [5]):
         trackers.on_rows([{"run": "a", "round": round} for round in rounds])
     assert heard == [[4], [5]]
-
-
-def test_the_help_names_every_tracker() -> None:
-    assert tuple(TRACKERS) == choices.TRACKERS
