@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedskip import FedAvg, FedProx, InputError
+from fedskip import FedAvg, FedProx, InputError, Study
 from fedskip.records.history import ALWAYS, ALWAYS_SUMMARY
 from fedskip.report.page import write_report
 from fedskip.report.results import Results
@@ -111,3 +111,13 @@ def test_reading_a_folder_loads_neither_its_data_nor_its_code(copied: Path) -> N
     results = Results.read(copied)
     write_report(results, copied)
     assert "not_here:Mine" in (copied / "report.html").read_text()
+
+
+def test_the_folder_of_a_federation_says_where_its_results_are(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text("methods: [fedavg]\n")
+    (tmp_path / "federation.yaml").write_text("clients: []\n")
+    for read in (Results.read, Study.load):
+        with pytest.raises(
+            InputError, match=r"is the folder of a federation.* Its results are in .*run"
+        ):
+            read(tmp_path)

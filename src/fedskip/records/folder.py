@@ -59,10 +59,9 @@ class Folder:
         return dict(self._read().get(RECORD) or {})
 
     def contents(self) -> tuple[Facts, Facts]:
-        """The study and its record, of a file that is read once."""
-        values = self._read()
-        study = {key: value for key, value in values.items() if key != RECORD}
-        return moved(study, read_in(self.path)), dict(values.get(RECORD) or {})
+        """The study, with paths as they are in its file, and its record."""
+        study = self._read()
+        return study, study.pop(RECORD, None) or {}
 
     def write(self, study: Facts, record: Facts) -> None:
         """Write a study, its paths as they are from the folder; the record gets a digest of it."""
@@ -188,6 +187,12 @@ class Folder:
                 f"{flag('anyway')} mixes the two. More rounds are had with {option('rounds', 'N')}"
             )
             raise InputError(str(self.file), "was changed after the study began", fix=fix)
+
+    def refuse_federation(self) -> None:
+        """Refuse the folder of a federation, which holds that of its study."""
+        if (self.path / "federation.yaml").exists():
+            fix = f"its results are in {self.path / 'run'}"
+            raise InputError("out", "is the folder of a federation", str(self.path), fix)
 
     def refuse_blocked(self) -> None:
         """Refuse to go on where a file, or a link to nothing, takes the place of a folder that is needed."""

@@ -453,7 +453,8 @@ def running_mean(rounds: np.ndarray, values: np.ndarray, window: int) -> np.ndar
     last = np.arange(1, len(rounds) + 1)
     first = np.searchsorted(rounds, rounds - max(window, 1), side="right")
     between = np.column_stack([first, last]).ravel()
-    return np.add.reduceat([*values, 0.0], between)[::2] / (last - first)
+    means: np.ndarray = np.add.reduceat([*values, 0.0], between)[::2] / (last - first)
+    return means
 
 
 def without_outliers(

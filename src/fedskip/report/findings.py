@@ -36,7 +36,6 @@ from fedskip.report.tables import (
     explanation,
     listed,
     name_of,
-    notes,
     score,
     size,
     spread,
@@ -85,7 +84,7 @@ class Findings:
         self.closing = closing_table(results)
         others = map(results.by, results.further_metrics)
         self.further = [closing_table(other, costs=False) for other in others]
-        self.notes, self.warnings = notes(results), warnings(results)
+        self.warnings = warnings(results)
         self.tuned = [sentence for sweep in sweeps(results) for sentence in _tuned(results, sweep)]
         self.compared = [sentence for one in results.shown for sentence in self._compared(one)]
         self.reached = [sentence for one in results.shown for sentence in self._reached(one)]
@@ -107,7 +106,7 @@ class Findings:
     def closing_parts(self) -> list[RenderableType]:
         """What ends a study on a terminal: its scores, what they are, and reasons for caution."""
         cautions = [Text(line, "yellow") for line in self.warnings]
-        return [self.closing, *self.further, Text("\n".join(self.notes), "dim"), *cautions]
+        return [self.closing, *self.further, Text(self.closing.note, "dim"), *cautions]
 
     def sentences(self, *, targets: bool = True) -> list[str]:
         """All sentences; `targets`: whether to say what it takes to reach the target."""

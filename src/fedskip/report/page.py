@@ -186,7 +186,7 @@ def content(
         f'<div class="verdict">{paragraphs(verdict)}</div>' if verdict else "",
         f"<h2>Set-up</h2>{setup(results)}",
         f"<h2>Results</h2>{wide(findings.closing.html())}",
-        paragraphs([*findings.notes, GLOSSARY], "dim"),
+        paragraphs([*findings.closing.note.splitlines(), GLOSSARY], "dim"),
     ]
     for table in findings.further:
         parts.append(f"<h2>{html.escape(table.title)}</h2>{wide(table.html())}")
@@ -379,7 +379,8 @@ def _chart(results: Results, setting: SettingInfo) -> dict[str, Any]:
     across: dict[str, list[dict[str, list[float]]]] = {label: [] for label in looks}
     views = {}
     for y in drawable(setting):
-        shown, lines = curves(results, setting, y), {}
+        shown = curves(results, setting, y)
+        lines: dict[str, dict[str, Any]] = {}
         for label, line in shown.lines.items():
             xs = {name: _rounded(line[name], 6) for name in ACROSS}
             if xs not in across[label]:

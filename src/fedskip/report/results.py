@@ -197,6 +197,7 @@ class Results:
         `metric`: one of the study's further metrics, in the place of the headline.
         """
         out = Path(folder)
+        Folder(out).refuse_federation()
         if not (out / "study.yaml").exists():
             raise InputError("out", "holds no study: there is no study.yaml", str(out))
         try:

@@ -182,7 +182,7 @@ class TextTable:
     rows: Sequence[Sequence[str]]  # an empty one separates groups
     best: Collection[tuple[int, int]] = ()  # row and column of the cells that are marked as best
     styles: Mapping[int, str] = field(default_factory=dict)  # of rows, on a terminal
-    note: str = ""  # what the numbers are
+    note: str = ""  # what the numbers are, in lines
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -228,12 +228,13 @@ class TextTable:
 
         rule = ["---"] * self.names + ["---:"] * (len(self.headers) - self.names)
         lines = [self.headers, rule, *self._cells(escape, "**{}**")]
-        note = ["", self.note] if self.note else []
+        note = ["", self.note.replace("\n", " ")] if self.note else []
         return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *note, ""])
 
     def latex(self, label: str = "") -> str:
         """For a paper: a table with the rules of `booktabs`; the best are bold."""
-        caption = ". ".join(part for part in (self.title, self.note) if part)
+        note = self.note.replace("\n", " ")
+        caption = ". ".join(part for part in (self.title, note) if part)
         columns = "l" * self.names + "r" * (len(self.headers) - self.names)
         body = iter(" & ".join(line) + r" \\" for line in self._cells(_latex, r"\textbf{{{}}}"))
         rows = [next(body) if row else r"\midrule" for row in self.rows]
@@ -314,15 +315,20 @@ def _table(
 # --- the closing table -------------------------------------------------------------------------------
 
 
-def closing_table(results: Results, *, costs: bool = True) -> TextTable:
-    """All scores over seeds, and their costs: the table that ends a study."""
-    scores, settings = shown_scores(results), {one.name: one for one in results.settings}
-    best = {(s.name, n): best_methods(results, s, n) for s in results.compared for n in scores}
-    records = results.table.to_dict("records")
+def closing_table(results: Results, *, costs: bool = True, mark: str = "Bold") -> TextTable:
+    """All scores over seeds, and their costs: the table that ends a study. `mark` is what marks the best."""
+    settings, records = (
+        {one.name: one for one in results.settings},
+        results.table.to_dict("records"),
+    )
     records.sort(key=lambda row: settings[row["setting"]].reference)  # references last
-    diverged = costs and any(row["diverged"] for row in records)
+    scores = [name for name in WORDS if results.table[name].notna().any()]
+    if "full_test" in scores and not evaluated_in_part(results):
+        scores.remove("full_test")  # every evaluation was of all test samples
+    best = {(s.name, n): best_methods(results, s, n) for s in results.compared for n in scores}
+    last_rounds = results.history.groupby(["setting", "method"])["round"].max()
     rows: list[dict[str, str]] = []
-    styles, marked = {}, []
+    styles, marked, bracketed = {}, [], False
     for row in records:
         setting, label = settings[row["setting"]], str(row["method"])
         cells = {WORDS[n][0]: spread(row[n], row[f"{n}_std"], setting.metric) for n in scores}
@@ -330,27 +336,20 @@ def closing_table(results: Results, *, costs: bool = True) -> TextTable:
             styles[len(rows)] = "italic cyan"
             rows.append({"setting": "", "method": f"{setting.name} ({label})", **cells})
             continue
-        at = last_evaluation(results, setting, label)
+        at = int(last_rounds.get((setting.name, label), setting.rounds))
         if "last" in scores and not math.isnan(row["last"]) and at < setting.rounds:
-            cells["last"] += f" ({at})"
+            cells["last"], bracketed = f"{cells['last']} ({at})", True
         if costs:
             cells |= {"bytes": size(row["bytes_total"]), "merges": f"{row['merges']:.0f}"}
-        if diverged:
+        if costs and results.summary["diverged"].any():
             lost = f"{row['diverged']} of {row['seeds']}" if row["diverged"] else ""
             cells["diverged"] = lost
         marked += [(len(rows), WORDS[n][0]) for n in scores if label in best[setting.name, n]]
         rows.append({"setting": setting.name, "method": label, **cells})
     by = {setting.metric.with_unit(" in %") for setting in results.settings if setting.by}
     title = f"{results.name}, by {' and '.join(sorted(by))}" if by else results.name
-    return _table(title, rows, len(results.compared) > 1, " ".join(notes(results)), marked, styles)
-
-
-def shown_scores(results: Results) -> list[str]:
-    """The scores that were measured."""
-    scores = [name for name in WORDS if results.table[name].notna().any()]
-    if "full_test" in scores and not evaluated_in_part(results):
-        scores.remove("full_test")  # every evaluation was of all test samples
-    return scores
+    note = "\n".join(_closing_notes(results, scores, mark, bracketed))
+    return _table(title, rows, len(results.compared) > 1, note, marked, styles)
 
 
 def best_methods(results: Results, setting: SettingInfo, score: str) -> list[str]:
@@ -361,40 +360,34 @@ def best_methods(results: Results, setting: SettingInfo, score: str) -> list[str
     return leaders(results, setting.name, score) if enough and choice else []
 
 
-def last_evaluation(results: Results, setting: SettingInfo, label: str) -> int:
-    """The round of a method's last evaluation; the setting's last where there is no history."""
-    rounds = results.rows(setting.name, label)["round"]
-    return int(rounds.max()) if len(rounds) else setting.rounds
-
-
-def notes(results: Results, mark: str = "Bold") -> list[str]:
-    """Below the closing table: what its numbers are. `mark` is what marks the best."""
-    lines = [] if results.finished else ["Not finished: these are the numbers so far."]
-    lines.append(caption(results))
-    if scores := shown_scores(results):
+def _closing_notes(
+    results: Results, scores: Sequence[str], mark: str, bracketed: bool
+) -> Iterator[str]:
+    """What the numbers of the closing table are."""
+    if not results.finished:
+        yield "Not finished: these are the numbers so far."
+    yield caption(results)
+    if scores:
         explanations = (f"{WORDS[name][0]}: {explanation(results, name)}" for name in scores)
-        lines.append(f"{'; '.join(explanations)}.")
+        yield f"{'; '.join(explanations)}."
     groups = [one for one in results.compared if len(results.labels(one.name)) > 1]
     seeds = [results.runs(one.name)["seed"].nunique() for one in groups]
     if any(n >= ENOUGH for n in seeds):
-        lines.append(
+        yield (
             f"{mark}: not significantly different from the best "
             "(the 95 % CI of the paired differences includes 0)."
         )
     if any(n < ENOUGH for n in seeds):
-        lines.append(f"The best are not marked with fewer than five seeds ({min(seeds)} here).")
-    pairs = [(one, label) for one in results.compared for label in results.labels(one.name)]
-    if any(last_evaluation(results, one, label) < one.rounds for one, label in pairs):
-        lines.append(
-            "In brackets: the round of the last evaluation, where it is not the last round."
-        )
+        yield f"The best are not marked with fewer than five seeds ({min(seeds)} here)."
+    if bracketed:
+        yield "In brackets: the round of the last evaluation, where it is not the last round."
     early = results.summary[results.summary["ended"] != ""]
     if len(early):
         first, last = early["rounds"].min(), early["rounds"].max()
         span = f"round {first}" if first == last else f"rounds {first} to {last}"
         why = " or ".join(sorted(early["ended"].unique()))
-        lines.append(f"{len(early)} of {len(results.summary)} runs ended early, at {span} ({why}).")
-    return [*lines, *divergence_notes(results)]
+        yield f"{len(early)} of {len(results.summary)} runs ended early, at {span} ({why})."
+    yield from divergence_notes(results)
 
 
 def divergence_notes(results: Results) -> Iterator[str]:
@@ -494,7 +487,7 @@ def test_samples(settings: Iterable[SettingInfo]) -> str:
 
 def closing_text(results: Results, width: int = 120) -> str:
     """The closing table and its notes as plain text, where a star marks the best."""
-    table = closing_table(results)
+    table = closing_table(results, mark="Star")
     columns = {column for _, column in table.best}
     starred = [
         [
@@ -505,17 +498,17 @@ def closing_text(results: Results, width: int = 120) -> str:
     ]
     plain = TextTable(table.title, table.headers, table.names, starred)
     out = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
-    lines = notes(results, "Star")
-    out.print(plain, *lines, sep="\n", markup=False, highlight=False, emoji=False)
+    out.print(plain, table.note, sep="\n", markup=False, highlight=False, emoji=False)
     content: str = out.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in content.strip("\n").splitlines())
 
 
 def closing_html(results: Results) -> str:
     """The same for a notebook: without colours and scripts."""
-    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes(results))
-    table = closing_table(results).html("style=font-weight:bold")
-    return f"<b>{html.escape(results.name)}</b>{table}{below}"
+    table = closing_table(results)
+    below = "".join(f"<div>{html.escape(note)}</div>" for note in table.note.splitlines())
+    shown = table.html("style=font-weight:bold")
+    return f"<b>{html.escape(results.name)}</b>{shown}{below}"
 
 
 # --- differences, targets, best values ---------------------------------------------------------------

@@ -90,11 +90,12 @@ class Study:
     @classmethod
     def load(cls, out: str | os.PathLike[str], *, cluster: str | None = None) -> Study:
         """The study whose folder this is, to go on with it here or on a cluster."""
-        file = Folder(Path(out)).file
-        if not file.exists():
+        folder = Folder(Path(out))
+        folder.refuse_federation()
+        if not folder.file.exists():
             fix = f"start one with {either('`fedskip run`', '`Study(...).run()`')}"
             raise InputError("out", "holds no study: there is no study.yaml", str(out), fix)
-        return cls(out, spec=dataclasses.replace(build(load_yaml(file)), cluster=cluster))
+        return cls(out, spec=dataclasses.replace(build(load_yaml(folder.file)), cluster=cluster))
 
     def run(
         self, progress: ShowProgress = None, *, anyway: bool = False, trackers: Trackers = ()

@@ -144,12 +144,13 @@ def make_tracker(name: str, field: str = "trackers") -> Tracker:
     rule = "must be a subclass of fedskip.Tracker"
     require(f"{field} {name}", isinstance(kind, type) and issubclass(kind, Tracker), rule, kind)
     try:
-        return kind()
+        tracker: Tracker = kind()
     except InputError as error:
         raise InputError(f"{field} {name}:", error.rule, fix=error.fix) from error.__cause__
     except Exception as error:  # a custom class may raise anything
         rule = f"cannot be made: {type(error).__name__}: {first_line(error)}"
         raise InputError(f"{field} {name}", rule, fix="its arguments need defaults") from error
+    return tracker
 
 
 class TrackerList(Tracker):
