@@ -118,9 +118,10 @@ def test_clients_and_partition_of_a_real_study(tmp_path: Path) -> None:
     many = results.plot.partition()
     assert not many.patches, "a bar for each of many clients would take minutes"
     assert many.collections[0].get_paths()[0].vertices[:, 0].max() == 999
-    table.write_text("class,0\na,b\n")
-    with pytest.raises(InputError, match=r"samples-toy-0\.csv cannot be read"):
-        results.plot.partition()
+    for damaged in ("class,0\na,b\n", "class;0\na;1\n", ""):
+        table.write_text(damaged)
+        with pytest.raises(InputError, match=r"samples-toy-0\.csv cannot be read"):
+            results.plot.partition()
     plain = study(tmp_path / "plain", methods="fedavg", rounds=1, seeds=1).run()
     with pytest.raises(InputError, match="clients were not measured in this study"):
         plain.plot.clients()

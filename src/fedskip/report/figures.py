@@ -20,6 +20,7 @@ from fedskip.config.grid import short_names, text
 from fedskip.data.heatmap import paint
 from fedskip.errors import InputError, first_line, unknown
 from fedskip.federation.server import draw_cohort
+from fedskip.files import refuse_unreadable
 from fedskip.methods.period import Period
 from fedskip.report import FORMATS
 from fedskip.report.results import Metric, Results, SettingInfo
@@ -282,9 +283,12 @@ class Figures:
         if seed not in files:
             fix = f"there are {', '.join(map(str, sorted(files)))}"
             raise InputError("seed", "is not one that the data were divided with", seed, fix)
+        refuse_unreadable(str(files[seed]), files[seed])
         try:
             table = pd.read_csv(files[seed], index_col=0)
             counts = table.to_numpy(dtype=int)
+            if not counts.size:
+                raise ValueError("it has no clients")
         except ValueError as error:
             fix = "bring back the file as the study wrote it"
             rule = f"cannot be read ({first_line(error)})"
