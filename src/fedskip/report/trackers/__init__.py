@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import logging
 import math
 import uuid
@@ -135,12 +134,9 @@ def importing(name: str) -> Iterator[None]:
 
 def make_tracker(name: str, field: str = "trackers") -> Tracker:
     """Make the tracker of this name, or of `MODULE:CLASS`. Refuses one that cannot work here."""
-    if is_own(name):
-        kind = load(name, field)
-    elif name in TRACKERS:
-        kind = getattr(importlib.import_module(f"{__name__}.{name}"), TRACKERS[name])
-    else:
+    if name not in TRACKERS and not is_own(name):
         raise unknown(field, name, TRACKERS)
+    kind = load(f"{__name__}.{name}:{TRACKERS[name]}" if name in TRACKERS else name, field)
     rule = "must be a subclass of fedskip.Tracker"
     require(f"{field} {name}", isinstance(kind, type) and issubclass(kind, Tracker), rule, kind)
     try:
