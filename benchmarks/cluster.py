@@ -28,7 +28,7 @@ from fedskip.records.checkpoint import group_key, write_checkpoint
 from fedskip.records.history import HistoryFile
 from fedskip.report.progress import ClusterProgress, Progress, SettingProgress
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import Tracker
+from fedskip.report.trackers import Tracker
 from fedskip.study import Study
 
 

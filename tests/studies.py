@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from fedskip.methods import State, Terms, Visit
 from fedskip.methods.grammar import parse_many, text
 from fedskip.records.history import HISTORY, SUMMARY
 from fedskip.records.table import Row, Table, to_rows
-from fedskip.report.results import Results, SettingInfo
+from fedskip.report.results import Metric, Results, SettingInfo
 
 METHODS = "fedavg, fedskip(period=3), scaffold, moon, feddyn, fednova(period=2)"
 
@@ -216,12 +216,19 @@ def recorded(
             "clients": 20,
         }
         about = some | {"name": name, "reference": name == "centralised"}
-        made.append(SettingInfo(about, out, dict.fromkeys(range(9), division)))
+        noted = {"divisions": dict.fromkeys(range(9), division)}
+        made.append(SettingInfo.of(about, out, {name: noted}))
     summary, history = (
         Table(dict.fromkeys([*columns, *(name for row in some for name in row)]), some).frame()
         for columns, some in ((SUMMARY, runs), (HISTORY, rows))
     )
     return Results(out, "demo", made, summary, history)
+
+
+def by_metric(results: Results, metric: Metric) -> Results:
+    """The same numbers, as those of a metric."""
+    settings = [replace(one, metrics=[metric], metric=metric) for one in results.settings]
+    return replace(results, settings=settings)
 
 
 def of_cifar10(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedskip.report.watch import serve
+from fedskip.report.page import serve
 from studies import study
 
 playwright = pytest.importorskip("playwright.sync_api", reason="only make test-all installs it")

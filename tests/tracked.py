@@ -10,7 +10,7 @@ from typing import Any
 
 from fedskip.records.table import Table
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import finite_numbers
+from fedskip.report.trackers import finite_numbers
 from studies import as_table
 
 # checkpoints after rounds 3, 6 and 7; two groups of runs, each in a process of its own where those are 2

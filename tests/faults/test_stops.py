@@ -14,7 +14,7 @@ GRACE = 0.5
 HANG = """
 import os, signal, time
 import fedskip.study.setting_plan, fedskip.study.study, fedskip.study.train
-from fedskip.report.trackers.base import Tracker
+from fedskip.report.trackers import Tracker
 
 def hangs(number=NUMBER, to=os.getpid, hear=True):
     "Sends the study a signal, and hangs; with `hear=False` not even an exception gets through."

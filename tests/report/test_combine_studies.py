@@ -31,8 +31,9 @@ def test_what_differs_is_said_and_kept_apart(tmp_path: Path) -> None:
     other = recorded(tmp_path / "b", [run("FedAvg", 0, 0.7)], cohort=2, local={"lr": 0.1})
     results, [note] = combine([one, other])
     assert [setting.name for setting in results.settings] == ["a", "a (b)"]
+    assert set(results.compare()["setting"]) == {"a", "a (b)"}, "no rows over unlike settings"
     assert results.scores("a (b)", "FedAvg").to_dict() == {0: 0.7}
-    differing = "cohort: 1 and 2; local: None and {'lr': 0.1}"
+    differing = "cohort: 1 and 2; local.lr: None and 0.1"
     assert note == f"{tmp_path / 'b'}: a differs from the one before it in {differing}."
 
 

@@ -1,15 +1,17 @@
-"""Differences from a baseline and what it takes to reach a target, in tables and sentences."""
+"""Tables and sentences about a study, and what to know before one relies on the numbers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedskip.errors import InputError
-from fedskip.report.findings import Findings
-from fedskip.report.results import Results
-from studies import curve, recorded, run
+from fedskip.report.findings import Findings, warnings
+from fedskip.report.results import Metric, Results
+from studies import by_metric, curve, recorded, run
 
 SCORES = {
     "FedAvg": (0.50, 0.60),
@@ -28,7 +30,7 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert table.rows[1] == ["MOON", "+2.00", "+2.00 to +2.00", "2", "0", "1.50", "better"]
     [text] = findings.compared
     assert text.startswith(
-        "FedDyn has the highest final accuracy (mean of the last 10 % of rounds): 65.00 ± 35.36. "
+        "FedDyn has the highest tail accuracy (mean of the last 10 % of rounds): 65.00 ± 35.36. "
         "MOON, FedAvg and FedNova are not significantly different from it."
     )
     assert "better: MOON (+2.00 points); worse: FedNova (-10.00 points);" in text
@@ -41,7 +43,7 @@ def test_without_fedavg_the_first_is_the_baseline(tmp_path: Path) -> None:
     findings = Findings(recorded(tmp_path, [run("MOON", 0, 0.5), run("FedDyn", 0, 0.6)]))
     assert findings.tables["compare"].rows[0][-1] == "baseline"
     [text] = findings.compared
-    assert text.startswith("FedDyn has the highest final accuracy")
+    assert text.startswith("FedDyn has the highest tail accuracy")
     assert text.endswith("One seed is not enough to compare with MOON; run at least five.")
 
 
@@ -118,19 +120,54 @@ def test_a_reduced_study_says_so_in_every_table(tmp_path: Path) -> None:
         assert table.note.endswith("Reduced: 5 of 200 rounds. Not the paper's model.")
 
 
-def test_each_table_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    for name in ("compare", "to_target"):
-        real = getattr(Results, name)
+# --- reasons for caution -----------------------------------------------------------------------------
 
-        def counted(self, *given, real=real, name=name, **how):
-            calls.append(name)
-            return real(self, *given, **how)
 
-        monkeypatch.setattr(Results, name, counted)
-    findings = Findings(made(tmp_path))
-    for _ in range(2):
-        assert findings.tables
-        assert findings.frames().keys() == {"table", "compare", "time_to_target"}
-        assert findings.sentences()
-    assert calls == ["compare", "to_target"]
+def with_scores(folder: Path, scores: dict[str, tuple[float, ...]], **about: Any) -> Results:
+    runs = [
+        run(label, seed, score) for label, of in scores.items() for seed, score in enumerate(of)
+    ]
+    results = recorded(folder, runs)
+    return replace(results, settings=[replace(one, **about) for one in results.settings])
+
+
+def guess(*scores: float, always: str = "the commonest class") -> dict[str, Any]:
+    return {"always": always, "scores": dict(enumerate(scores))}
+
+
+def test_a_score_like_a_guess(tmp_path: Path) -> None:
+    scores = {"FedAvg": (0.2, 0.3), "MOON": (0.7, 0.8), "FedNova": (0.1, 0.2)}
+    [words] = warnings(with_scores(tmp_path, scores, guessing=guess(0.2, 0.4)))
+    assert words.startswith(
+        "FedAvg (25.00) and FedNova (15.00) are no better than always answering "
+    )
+    assert words.endswith("the commonest class (on average 30.00 %).")
+    [alone] = warnings(
+        with_scores(tmp_path, {"FedAvg": (0.3,)}, guessing=guess(0.3))
+    )  # as good as one is none
+    assert alone.startswith("FedAvg (30.00) is no better than")
+    [one] = warnings(
+        with_scores(tmp_path, {"FedAvg": (0.1, 0.7, 0.6)}, guessing=guess(0.1, 0.1, 0.1))
+    )
+    assert one.startswith("FedAvg (10.00, 1 of 3 runs) is no better than")
+    assert warnings(with_scores(tmp_path, {"FedAvg": (0.31,)}, guessing=guess(0.3))) == []
+    assert warnings(with_scores(tmp_path, {"FedAvg": (0.1,)})) == []  # nobody knows
+
+
+@pytest.mark.parametrize(("score", "said"), [(3.0, 1), (1.0, 0)])
+def test_where_lower_is_better(tmp_path: Path, score: float, said: int) -> None:
+    guessing = guess(2.0, always="the mean of the targets")
+    results = with_scores(tmp_path, {"FedAvg": (score,)}, guessing=guessing)
+    found = warnings(by_metric(results, Metric("rmse", higher=False)))
+    assert (
+        found
+        == ["FedAvg (3) is no better than always answering the mean of the targets (2)."][:said]
+    )
+
+
+def test_what_was_odd_is_said_of_its_setting(tmp_path: Path) -> None:
+    runs = [run("FedAvg", 0, 0.5), run("FedAvg", 0, 0.5, setting="b")]
+    results = recorded(tmp_path, runs, ["a", "b"])
+    first, second = results.settings
+    results = replace(results, settings=[first, replace(second, warnings=("features are far",))])
+    assert warnings(results) == ["b: Features are far."]

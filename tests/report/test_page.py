@@ -1,18 +1,36 @@
-"""A study to look at."""
+"""A study to look at, as a file and on localhost."""
+
+from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
 import json
 import re
+import threading
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import pytest
+
+from fedskip.errors import InputError
 from fedskip.report.combine_studies import combine
+from fedskip.report.figures import look
 from fedskip.report.findings import Findings
-from fedskip.report.page import charts, content, page, script
-from fedskip.report.page_sections import diverged, provenance, setup, timing
+from fedskip.report.page import (
+    Watched,
+    charts,
+    content,
+    diverged,
+    page,
+    provenance,
+    script,
+    serve,
+    setup,
+    timing,
+)
 from fedskip.report.results import Results
-from fedskip.report.style import look
 from studies import curve, recorded, run, study
 
 
@@ -28,14 +46,14 @@ def test_the_page_and_its_figures(tmp_path):
     out, again = files("one"), files("two")
     names = {path.name for path in (out / "figures").iterdir()}
     figures = ("accuracy", "bytes", "loss", "drift", "routing", "partition")
-    assert names == {"sweep.svg", *(f"toy.{figure}.svg" for figure in figures)}
+    assert names == {*(f"toy.{figure}.svg" for figure in figures)}
     page = (out / "report.html").read_text()
     accuracy = (out / "figures" / "toy.accuracy.svg").read_text()
     for text in ("FedAvg", "FedSkip-3", "centralised"):
         assert text in page
         assert text in accuracy
     pictures = page.count('src="data:image/svg+xml;base64,')
-    assert pictures == 4, "accuracy, routing, partition, sweep; charts show the other curves"
+    assert pictures == 3, "accuracy, routing, partition; charts show the other curves"
     assert len(page) < 300_000
     assert "record:" in page  # the study itself
     assert (again / "figures" / "toy.accuracy.svg").read_text() == accuracy
@@ -44,8 +62,8 @@ def test_the_page_and_its_figures(tmp_path):
 def test_every_figure_of_a_reduced_study_says_so(tmp_path):
     """Also of one that has a sweep, clients, and a way of models to show."""
     keys = {
-        "methods": "fedavg, fedskip(period=2)",
-        "rounds": 2,
+        "methods": "fedavg, fedskip(period=[2,3])",
+        "rounds": 3,
         "seeds": 1,
         "client_accuracy": True,
     }
@@ -57,7 +75,7 @@ def test_every_figure_of_a_reduced_study_says_so(tmp_path):
         "toy.clients.svg",
         "sweep.svg",
     } <= figures.keys()
-    assert [name for name, text in figures.items() if "reduced: 2 of 200 rounds" not in text] == []
+    assert [name for name, text in figures.items() if "reduced: 3 of 200 rounds" not in text] == []
 
 
 class Checked(HTMLParser):
@@ -154,12 +172,17 @@ def test_the_set_up_at_a_glance(tmp_path):
     runs = [run("FedAvg", 0, 0.5), run("MOON", 0, 0.6)]
     table = setup(recorded(tmp_path, runs, methods=["fedavg", "moon"], **keys))
     for name, value in {
-        "methods": "FedAvg, MOON(mu=1.0, temperature=0.5)",
+        "methods": "fedavg, moon",
         "clients": "20, 4 of them in a round",
         "metrics": "accuracy, on 1,001 test samples",
         "seeds": "0",
     }.items():
         assert f"<th>{name}</th><td>{value}</td>" in table
+
+
+def test_the_set_up_has_every_hyper_parameter_that_was_noted(tmp_path):
+    results = study(tmp_path / "s", methods="fedavg, moon", rounds=1, seeds=1).run()
+    assert "<td>FedAvg, MOON(mu=1.0, temperature=0.5)</td>" in setup(results)
 
 
 def test_runs_that_diverged_say_where(tmp_path):
@@ -234,3 +257,90 @@ def test_nothing_to_draw(tmp_path):
 
 def test_the_script_may_stand_in_a_page():
     assert "</script" not in script()
+
+
+# --- on localhost ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("watched") / "s"
+    study(out, methods="fedavg, fedskip(period=2)", rounds=4, seeds=1).run()
+    return out
+
+
+@pytest.fixture
+def port(folder):
+    """A server of that folder, and its port."""
+    started = []
+    thread = threading.Thread(target=serve, args=(folder, 0, started.append), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    yield started[0].server_port
+    started[0].shutdown()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def ask(port, path="/", method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(method, path, headers=headers)
+    return connection.getresponse()
+
+
+def test_the_page_and_what_it_may_do(port):
+    answer = ask(port)
+    text = answer.read().decode()
+    assert answer.status == 200
+    assert "FedSkip-2" in text
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'")
+    for code in re.findall("<script>(.*?)</script>", text, re.DOTALL):
+        assert base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() in policy
+    assert text.count("<script") == text.count("<script>") + 1 == 2, "the second holds numbers"
+    assert "unsafe-inline" not in policy.partition("script-src")[2]
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert ask(port).read().decode() == text, "rendered once"
+    assert ask(port, "/main").read().decode() in text
+
+
+def test_only_what_it_is_asked_for_and_only_from_here(port):
+    assert ask(port, "/study.yaml").status == 404
+    assert ask(port, "/../../etc/passwd").status == 404
+    assert ask(port, Host=f"evil.example:{port}").status == 403
+    assert ask(port, Host="localhost").status == 200
+    assert ask(port, method="POST").status == 501
+
+
+def test_a_new_row_is_told(port, folder):
+    events = ask(port, "/events")
+    assert events.headers["Content-Type"] == "text/event-stream"
+    first = events.readline()
+    assert first.startswith(b"data: ")
+    assert events.readline() == b"\n"
+    history = folder / "history.csv"
+    before = history.read_text()
+    history.write_text(before + before.splitlines()[-1] + "\n")
+    told = events.readline()
+    assert told.startswith(b"data: ")
+    assert told != first
+    history.write_text(before)
+
+
+def test_a_study_without_results_is_waited_for(tmp_path, folder):
+    watched = Watched(tmp_path)
+    (tmp_path / "study.yaml").write_bytes((folder / "study.yaml").read_bytes())
+    assert "holds a study without results yet" in watched.page()
+    (tmp_path / "history.csv").write_bytes((folder / "history.csv").read_bytes())
+    assert "Not finished" in watched.page()
+
+
+def test_bad_input(port, folder, tmp_path):
+    with pytest.raises(InputError, match=r"port cannot be used \(Address already in use\)"):
+        serve(folder, port)
+    with pytest.raises(InputError, match="port must be from 0 to 65535, got 70000"):
+        serve(folder, 70000)
+    with pytest.raises(InputError, match="out holds no study"):
+        serve(tmp_path, 0)

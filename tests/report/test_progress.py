@@ -29,7 +29,7 @@ from fedskip.report.progress import (
     Status,
     showing,
 )
-from fedskip.report.units import ACCURACY, Metric
+from fedskip.report.results import ACCURACY, Metric
 
 METHODS = ("FedAvg", "MOON")
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedskip import FedAvg, FedProx, InputError
+from fedskip import FedAvg, FedProx, InputError, Study
 from fedskip.records.history import ALWAYS, ALWAYS_SUMMARY
+from fedskip.report.page import write_report
 from fedskip.report.results import Results
 from studies import study
 
@@ -100,3 +101,23 @@ def test_a_study_file_that_was_edited_is_refused_with_the_key(
     file.write_text(text)
     with pytest.raises(InputError, match=rf"{rule} \(.*study\.yaml\)\. Bring back"):
         Results.read(copied)
+
+
+def test_reading_a_folder_loads_neither_its_data_nor_its_code(copied: Path) -> None:
+    """Not even a method, a model or a data set that study.yaml names."""
+    file = copied / "study.yaml"
+    text = re.sub(r"^methods:.*$", "methods: ['not_here:Mine']", file.read_text(), flags=re.M)
+    file.write_text(re.sub(r"^data:.*$", "data: {name: gone.npz}", text, flags=re.M))
+    results = Results.read(copied)
+    write_report(results, copied)
+    assert "not_here:Mine" in (copied / "report.html").read_text()
+
+
+def test_the_folder_of_a_federation_says_where_its_results_are(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text("methods: [fedavg]\n")
+    (tmp_path / "federation.yaml").write_text("clients: []\n")
+    for read in (Results.read, Study.load):
+        with pytest.raises(
+            InputError, match=r"is the folder of a federation.* Its results are in .*run"
+        ):
+            read(tmp_path)

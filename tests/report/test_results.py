@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 
 from fedskip.errors import InputError
-from fedskip.report.results import Results
-from fedskip.report.units import Metric
-from studies import curve, numbered, recorded, run, study
+from fedskip.report.results import Metric, Results
+from studies import by_metric, curve, numbered, recorded, run, study
 
 SCORES = {"FedAvg": (0.50, 0.60, 0.70), "MOON": (0.52, 0.62, 0.72), "FedSkip-5": (0.49, 0.66, 0.71)}
 
@@ -163,9 +162,7 @@ def test_a_target_from_above(tmp_path: Path) -> None:
     ]
     runs = [run("FedAvg", 0, 5.0), run("MOON", 0, 4.0)]
     results = recorded(tmp_path, runs, rows=history, target=6.0)
-    metrics = (Metric("rmse", higher=False),)
-    settings = [replace(one, noted_metrics=metrics) for one in results.settings]
-    results = replace(results, settings=settings)
+    results = by_metric(results, Metric("rmse", higher=False))
     assert results.to_target()["rounds"].tolist() == [3, 2]
     assert results.to_target(1.0)["reached"].tolist() == [0, 0]
 
@@ -224,9 +221,7 @@ def test_where_lower_is_better(tmp_path: Path) -> None:
     scores = {"FedAvg": (12.0, 12.5), "MOON": (10.0, 10.5), "FedNova": (14.0, 14.5)}
     runs = [run(label, s, score) for label, of in scores.items() for s, score in enumerate(of)]
     results = recorded(tmp_path, runs)
-    [setting] = results.settings
-    metrics = (Metric("perplexity", higher=False),)
-    results = replace(results, settings=[replace(setting, noted_metrics=metrics)])
+    results = by_metric(results, Metric("perplexity", higher=False))
     assert results.leaders("a") == ["MOON"]
     assert verdicts(results) == ["baseline", "better", "worse"]
     assert results.compare()["difference"].tolist() == [0, -2, 2]

@@ -14,9 +14,12 @@ from rich.console import Console
 
 from fedskip.records.table import Row
 from fedskip.report.findings import Findings
+from fedskip.report.results import Metric
+from fedskip.report.tables import DIVERGED_HELP as HELP
 from fedskip.report.tables import TextTable, caption, closing_table
-from fedskip.report.units import Metric
-from studies import curve, recorded, run
+from fedskip.report.tables import divergence_notes as notes
+from studies import by_metric, curve, recorded, run
+from terminal import shown
 
 BOLD = "\x1b[1;32m"
 TABLE = TextTable(
@@ -113,9 +116,7 @@ def test_other_metrics_are_no_percentages(table: Show, tmp_path: Path) -> None:
     assert "Test minus squared error," in text
     runs = [run(m, s, score) for m, score in (("FedAvg", 4.0), ("MOON", 3.0)) for s in range(5)]
     results = recorded(tmp_path, runs)
-    metrics = (Metric("rmse", higher=False),)
-    settings = [replace(one, noted_metrics=metrics) for one in results.settings]
-    shown = closing_table(replace(results, settings=settings))
+    shown = closing_table(by_metric(results, Metric("rmse", higher=False)))
     assert {row for row, _ in shown.best} == {1}, "lower is better"
     assert "the lowest of a run" in shown.note
     assert "%" not in shown.note.replace("10%", "").replace("10 %", "").replace("95 %", "")
@@ -216,3 +217,47 @@ def test_settings_with_other_seeds_are_named(tmp_path: Path) -> None:
     other = results.summary.iloc[:1].assign(setting="b")
     both = replace(results, summary=pd.concat([results.summary, other]))
     assert "over seeds (toy 0, 1; b 0)" in caption(both).replace(results.settings[0].name, "toy")
+
+
+def test_methods_with_other_seeds_are_named(tmp_path: Path) -> None:
+    runs = [run("FedAvg", 0, 0.5), run("FedAvg", 1, 0.6), run("MOON", 1, 0.6)]
+    assert "over seeds (a FedAvg 0, 1; a MOON 1)" in caption(recorded(tmp_path, runs))
+
+
+def test_the_samples_of_a_federation_are_not_known_before_its_end(tmp_path: Path) -> None:
+    results = recorded(tmp_path, [run("FedAvg", 0, 0.5)])
+    results.settings[0].divisions.clear()
+    assert "; the test samples of all clients; " in caption(results)
+
+
+# --- runs that diverged, and visits that were set aside ----------------------------------------------
+
+
+def test_nothing_is_said_where_all_went_well(tmp_path: Path) -> None:
+    fine = [run("FedAvg", 0, 0.5), run("MOON", 0, 0.5) | {"set_aside": 0}]
+    assert [*notes(recorded(tmp_path, fine))] == []
+
+
+def test_a_few_runs_that_diverged_are_named_and_the_others_counted(tmp_path: Path) -> None:
+    runs = [run("MOON", seed, None, diverged=True) for seed in range(5)]
+    for seed, row in enumerate(runs):
+        row |= {"broke_round": 2, "broke_client": 7, "broke_slot": seed}
+    [note] = notes(recorded(tmp_path, runs))
+    assert note.startswith(
+        "Diverged: a.MOON.s0 in round 2, in slot 0 at client 7; a.MOON.s1 in round 2, "
+    )
+    assert note.endswith(f"; and 2 more. {HELP}")
+
+
+def test_studies_of_before_know_no_slot(tmp_path: Path) -> None:
+    old = run("MOON", 0, None, diverged=True) | {"broke_round": 2, "broke_client": 7}
+    assert "a.MOON.s0 in round 2, at client 7. " in next(notes(recorded(tmp_path, [old])))
+
+
+def test_visits_that_were_set_aside_are_counted_by_method(tmp_path: Path) -> None:
+    runs = [run("FedAvg", seed, 0.5) | {"set_aside": 1 + seed, "rounds": 5} for seed in range(2)]
+    runs.append(run("MOON", 0, 0.5) | {"set_aside": 0})
+    results = recorded(tmp_path, runs, cohort=10)
+    said = "Visits set aside, as they ended in NaN or infinity: FedAvg 3 of 100."
+    assert [*notes(results)] == [said]
+    assert said in shown(Findings(results).closing_parts())

@@ -14,7 +14,7 @@ from fedskip.engine import Loop
 from fedskip.records.table import Row
 from fedskip.report.progress import Progress
 from fedskip.report.results import Results
-from fedskip.report.tables import notes
+from fedskip.report.tables import closing_table
 from fedskip.study.setting_plan import Group, make_engine, noted_sizes
 from fedskip.study.train import InProcess, Preparing
 from studies import as_table, numbers, study, weights
@@ -61,7 +61,9 @@ def test_a_run_ends_where_the_rule_says(tmp_path: Path, engine: str) -> None:
             ]
             assert [r for r in numbers(early.out) if r["run"] == row["run"]] == theirs
     assert reasons == {"patience", ""}, "some end and others go on"
-    assert any("runs ended early, at round" in line for line in notes(early))
+    assert any(
+        "runs ended early, at round" in line for line in closing_table(early).note.splitlines()
+    )
 
 
 def test_a_target_ends_a_run(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ import typer
 from fedskip.cli.output import folder
 from fedskip.errors import InputError, require, unknown
 from fedskip.files import refuse_existing, write_text
-from fedskip.report.choices import FORMATS, SCORES
+from fedskip.report import FORMATS, SCORES
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedskip.report.results import Results
 
-SCORE = "mean_tail"
 TABLES = ("table", "chosen", "compare", "time_to_target")
 Target = Annotated[
     str | None,
@@ -36,7 +35,7 @@ def report(
         str | None,
         typer.Option(help="The method that others are compared with; by default FedAvg."),
     ] = None,
-    score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = SCORE,
+    score: Annotated[str, typer.Option(metavar="|".join(SCORES))] = "mean_tail",
     metric: Metric = None,
     target: Target = None,
     figures: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="Their format.")] = "svg",
@@ -116,7 +115,7 @@ def watch(
     ] = 8765,
 ) -> None:
     """Serve the page of a study on localhost, up to date while it runs; Ctrl-C ends it."""
-    from fedskip.report.watch import serve
+    from fedskip.report.page import serve
 
     def ready(server: ThreadingHTTPServer) -> None:
         typer.echo(

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from fedskip.cli.output import folder, show_results
 from fedskip.errors import require
-from fedskip.report.choices import TRACKERS
+from fedskip.report import TRACKERS
 
 if TYPE_CHECKING:
     from fedskip.report.results import Results
@@ -147,7 +147,7 @@ def _train(
 ) -> None:
     """Train with `start`, a method of the study; end well when stopped, and show the results."""
     from fedskip.cli.stopping import resumable
-    from fedskip.report.trackers.tracker_list import make_tracker
+    from fedskip.report.trackers import make_tracker
 
     rule, fix = f"must be from 0 to {LONGEST:,} seconds", "leave it out to wait for a checkpoint"
     require("--grace", grace is None or 0 <= grace <= LONGEST, rule, grace, fix)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedskip.config.paths import moved, read_in, written_in
+from fedskip.config.paths import moved, written_in
 from fedskip.config.record import RECORD
 from fedskip.config.setting import KEYS, Setting, part_key
 from fedskip.errors import (
@@ -53,19 +53,14 @@ class Folder:
 
     def study(self) -> Facts:
         """The study that was begun here, with the paths of its files as they are from here."""
-        return self.contents()[0]
+        return moved(self.contents()[0], read_in(self.path))
 
     def record(self) -> Facts:
         """What it noted about itself."""
-        return self._read()[1]
+        return self.contents()[1]
 
     def contents(self) -> tuple[Facts, Facts]:
-        """The study and its record."""
-        study, record = self._read()
-        return moved(study, read_in(self.path)), record
-
-    def _read(self) -> tuple[Facts, Facts]:
-        """The same, with paths as they are in the file. It is parsed once, until somebody changes it."""
+        """The study, with paths as they are in its file, and its record. It is parsed once."""
         if not self.file.exists():
             return {}, {}
         stat = self.file.stat()
@@ -88,7 +83,7 @@ class Folder:
     @property
     def identity(self) -> str:
         """A digest of the study, which stays when it is made longer, gets more runs, and when files move."""
-        return _digest(moved(as_begun(self._read()[0]), os.path.basename))
+        return _digest(moved(as_begun(self.contents()[0]), os.path.basename))
 
     # --- how far it is -------------------------------------------------------------------------------
 
@@ -190,6 +185,12 @@ class Folder:
                 f"{flag('anyway')} mixes the two. More rounds are had with {option('rounds', 'N')}"
             )
             raise InputError(str(self.file), "was changed after the study began", fix=fix)
+
+    def refuse_federation(self) -> None:
+        """Refuse the folder of a federation, which holds that of its study."""
+        if (self.path / "federation.yaml").exists():
+            fix = f"its results are in {self.path / 'run'}"
+            raise InputError("out", "is the folder of a federation", str(self.path), fix)
 
     def refuse_blocked(self) -> None:
         """Refuse to go on where a file, or a link to nothing, takes the place of a folder that is needed."""

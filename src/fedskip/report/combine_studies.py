@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedskip.errors import InputError
 from fedskip.methods.grammar import label_among, labels_as_added, parse_many
+from fedskip.parsing.dotted_keys import flatten
 from fedskip.records.folder import Facts
 from fedskip.report.results import Results, SettingInfo, merge_guesses
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 FREE = (
     "name", "seeds", "methods", "client_accuracy", "slot_accuracy", "target", "note", "record",
 )  # fmt: skip
-
-
-Source = tuple[Results, SettingInfo]  # where runs of a setting come from
 
 
 def combine(studies: Sequence[Results], metric: str | None = None) -> tuple[Results, list[str]]:
@@ -38,35 +36,38 @@ def combine(studies: Sequence[Results], metric: str | None = None) -> tuple[Resu
     if len(studies) == 1:
         return studies[0], []
     settings: list[SettingInfo] = []
-    sources: list[list[Source]] = []  # by setting
+    sources: list[list[tuple[Results, SettingInfo]]] = []  # by setting: where its runs come from
     remarks: list[str] = []
     for study in studies:
         for setting in study.settings:
             same = (i for i, one in enumerate(settings) if alike(one, setting))
             at = next(same, len(settings))
-            if at == len(settings):
+            if at < len(settings):
+                settings[at] = _joined(settings[at], setting)
+            else:
                 settings.append(_with_own_name(setting, study, settings, remarks))
                 sources.append([])
-            settings[at] = _joined(settings[at], setting)
             sources[at].append((study, setting))
     if all(one.reference for one in settings):
         raise InputError("OUT", "hold nothing to compare: every setting is a reference")
     tables: dict[str, list[pd.DataFrame]] = {"summary": [], "history": [], "clients": []}
     taken: set[str] = set()  # runs, by their new names
     for setting, origins in zip(settings, sources, strict=True):
-        labels = relabelled(
-            [one.method_parts or [one.keys.get("methods", ())] for _, one in origins]
-        )
+        labels = relabelled([one.method_parts for _, one in origins])
         for (study, one), new_labels in zip(origins, labels, strict=True):
-            names = _new_names(study, one.name, setting.name, new_labels)
+            runs = study.runs(one.name).set_index("run")
+            methods = runs["method"].replace(dict(new_labels))
+            names = setting.name + "." + methods + ".s" + runs["seed"].astype(str)
+            names = pd.DataFrame({"setting": setting.name, "run": names, "method": methods})
             if twice := [name for name in names["run"] if name in taken]:
-                remarks.append(
-                    f"{study.out}: {', '.join(twice)} left out, as another study has it."
-                )
+                text = f"{', '.join(twice)} left out, as another study has it."
+                remarks.append(f"{study.out}: {text}")
             names = names[~names["run"].isin(taken)]
             taken |= set(names["run"])
             for table, parts in tables.items():
-                parts.append(_renamed(getattr(study, table), names))
+                rows = getattr(study, table)
+                rows = rows[rows["run"].isin(names.index)]
+                parts.append(rows.assign(**{name: rows["run"].map(names[name]) for name in names}))
     combined = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
     results = Results(
         studies[0].out,
@@ -83,33 +84,34 @@ def combine(studies: Sequence[Results], metric: str | None = None) -> tuple[Resu
 
 def _joined(one: SettingInfo, other: SettingInfo) -> SettingInfo:
     """A setting with the divisions, seeds and methods of another, too."""
-    both = {
-        key: list(dict.fromkeys([*_listed(one.keys.get(key)), *_listed(other.keys.get(key))]))
-        for key in ("methods", "seeds")
-    }
+    both = {}
+    for key in ("methods", "seeds"):
+        given = [info.keys.get(key) or [] for info in (one, other)]
+        lists = [[values] if isinstance(values, str) else values for values in given]
+        both[key] = list(dict.fromkeys(itertools.chain(*lists)))
     return replace(
         one,
         keys=one.keys | both,
         divisions=one.divisions | other.divisions,
+        methods=list(dict.fromkeys([*one.methods, *other.methods])),
         guessing=merge_guesses([one.guessing, other.guessing]),
-        warnings=tuple(dict.fromkeys([*one.warnings, *other.warnings])),
+        warnings=list(dict.fromkeys([*one.warnings, *other.warnings])),
     )
 
 
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value] if value is not None else []
-
-
-def relabelled(studies: Sequence[Sequence[Sequence[str]]]) -> list[dict[str, str]]:
+def relabelled(studies: Sequence[Sequence[Sequence[str]]]) -> list[Mapping[str, str]]:
     """For each study, whose methods came in parts, its labels and those in a table of all of them.
 
     >>> relabelled([[["moon", "fedavg"]], [["moon(mu=5.0)"]]])
     [{'MOON': 'MOON(mu=1.0)', 'FedAvg': 'FedAvg'}, {'MOON(mu=5.0)': 'MOON(mu=5.0)'}]
     """
+    same: list[Mapping[str, str]] = [{} for _ in studies]
+    if ":" in str(studies):  # a custom method, whose code is not loaded
+        return same
     try:
         labels = [labels_as_added(map(parse_many, parts)) for parts in studies]
-    except InputError:  # a custom method that is not on this machine: every study keeps its labels
-        return [{} for _ in studies]
+    except InputError:  # a method of another version
+        return same
     methods = [method for own in labels for method, _ in own]
     return [{label: label_among(method, methods) for method, label in own} for own in labels]
 
@@ -122,11 +124,21 @@ def alike(one: SettingInfo, other: SettingInfo) -> bool:
     shared = one.divisions.keys() & other.divisions.keys()
     pairs = [(one.divisions[seed], other.divisions[seed]) for seed in shared]
     same = all(a[fact] == b[fact] for a, b in pairs for fact in a.keys() & b.keys())
-    return same and _core(one.keys) == _core(other.keys)
+    return same and not differences(one.keys, other.keys)
 
 
-def _core(keys: Facts) -> Facts:
-    return {key: value for key, value in keys.items() if key not in FREE}
+def differences(one: Facts, other: Facts) -> list[str]:
+    """The differences between two settings, by dotted key.
+
+    >>> differences({"name": "a", "local": {"lr": 0.1}, "rounds": 5}, {"local": {"lr": 0.2}, "rounds": 5})
+    ['local.lr: 0.1 and 0.2']
+    """
+    a, b = (flatten({k: v for k, v in keys.items() if k not in FREE}) for keys in (one, other))
+    return [
+        f"{key}: {a.get(key)} and {b.get(key)}"
+        for key in dict.fromkeys([*a, *b])
+        if a.get(key) != b.get(key)
+    ]
 
 
 def _with_own_name(
@@ -140,40 +152,5 @@ def _with_own_name(
     which = f"{study.out}: {setting.name} differs from the one before it"
     remarks.append(f"{which} in {'; '.join(apart)}.")
     taken, name = {one.name for one in settings}, f"{setting.name} ({study.out.resolve().name})"
-    names = itertools.chain([name], (f"{name} {n}" for n in itertools.count(2)))
-    return replace(setting, alias=next(one for one in names if one not in taken))
-
-
-def differences(one: Facts, other: Facts, at: str = "") -> list[str]:
-    """The differences between two settings, by dotted key.
-
-    >>> differences({"local": {"lr": 0.1}, "rounds": 5}, {"local": {"lr": 0.2}, "rounds": 5})
-    ['local.lr: 0.1 and 0.2']
-    """
-    apart: list[str] = []
-    for key in dict.fromkeys([*one, *other]):
-        a, b = one.get(key), other.get(key)
-        if (key in FREE and not at) or a == b:
-            continue
-        if isinstance(a, dict) and isinstance(b, dict):
-            apart += differences(a, b, f"{at}{key}.")
-        else:
-            apart.append(f"{at}{key}: {a} and {b}")
-    return apart
-
-
-def _new_names(study: Results, name: str, new: str, labels: Mapping[str, str]) -> pd.DataFrame:
-    """By the run of a setting, its names in the results of all studies."""
-    runs = study.runs(name)
-    methods = runs["method"].replace(dict(labels))
-    names = [f"{new}.{m}.s{seed}" for m, seed in zip(methods, runs["seed"], strict=True)]
-    index = runs["run"].rename(None)
-    return runs.assign(setting=new, run=names, method=methods).set_index(index)[
-        ["setting", "run", "method"]
-    ]
-
-
-def _renamed(table: pd.DataFrame, names: pd.DataFrame) -> pd.DataFrame:
-    """The rows of some runs, under their new names."""
-    rows = table[table["run"].isin(names.index)]
-    return rows.assign(**{name: rows["run"].map(names[name]) for name in names})
+    names: Any = itertools.chain([name], (f"{name} {n}" for n in itertools.count(2)))
+    return replace(setting, name=next(one for one in names if one not in taken))

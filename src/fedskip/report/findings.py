@@ -1,40 +1,57 @@
-"""What a study shows: tables and sentences for one baseline, score and target. Each is computed once."""
+"""What a study shows: tables and sentences for one baseline, score and target."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from fedskip.config.grid import short_names, text
 from fedskip.errors import InputError
-from fedskip.report import sweeps, units
 from fedskip.report.results import Results, SettingInfo
-from fedskip.report.statistics import BETTER, NO_SEED, ONE_SEED, OPEN, WORSE
+from fedskip.report.statistics import (
+    BETTER,
+    NO_SEED,
+    ONE_SEED,
+    OPEN,
+    WORSE,
+    Sweep,
+    compare,
+    is_number,
+    leaders,
+    sweeps,
+    time_to_target,
+)
 from fedskip.report.tables import (
     ENOUGH,
     TextTable,
     best_values_table,
+    best_word,
     closing_table,
     comparison_table,
+    count,
+    difference,
     explanation,
+    listed,
     name_of,
-    notes,
+    score,
+    size,
+    spread,
     target_name,
     target_table,
 )
-from fedskip.report.warnings import warnings
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCORE = "mean_tail"  # that methods are compared by, unless another one is asked for
+NEAR = 1e-9  # scores that differ by less are equal
 
 
 class Findings:
-    """Tables and sentences about results, for terminal and page.
+    """Tables and sentences about results, for terminal and page; each is made once.
 
     Args:
         baseline: the method that others are compared with; None: FedAvg, or else the first.
@@ -49,61 +66,36 @@ class Findings:
         score: str = SCORE,
         target: float | str | None = None,
     ) -> None:
-        self.results, self.score, self.target = results, score, target
-        self.asked = baseline is not None or score != SCORE
-        self._baseline = baseline
-
-    # --- what is computed ----------------------------------------------------------------------------
-
-    @cached_property
-    def baseline(self) -> str:
-        return self.results.find(self._baseline or self.results.baseline)
-
-    @cached_property
-    def comparison(self) -> pd.DataFrame | None:
-        """Differences from the baseline; None where there is nothing to compare, unless it was asked for."""
-        if not self.asked and len(self.results.labels()) < 2:
-            return None
-        try:
-            return self.results.compare(self.baseline, self.score)
-        except InputError:
-            if self.asked:
-                raise
-            return None
-
-    @cached_property
-    def targets(self) -> pd.DataFrame | None:
-        """What it takes to reach the target; None where there is nothing to compare."""
-        if self.target is None and len(self.results.labels()) < 2:
-            return None
-        targets = self.results.to_target(self.target)
-        return targets if self.target is not None or targets["seeds"].any() else None
-
-    # --- tables --------------------------------------------------------------------------------------
-
-    @cached_property
-    def closing(self) -> TextTable:
-        return closing_table(self.results)
-
-    @cached_property
-    def further(self) -> list[TextTable]:
-        """A table of scores for each further metric."""
-        names = self.results.further_metrics
-        return [closing_table(self.results.by(name), costs=False) for name in names]
-
-    @cached_property
-    def tables(self) -> dict[str, TextTable]:
-        """The other tables that there are, by the names of their files."""
-        tables = {}
-        if len(self.results.chosen):
-            tables["chosen"] = best_values_table(self.results)
-        if self.comparison is not None and (self.asked or self.compared):
-            tables["compare"] = comparison_table(
-                self.results, self.comparison, self.baseline, self.score
-            )
+        self.results, self.score = results, score
+        asked, several = baseline is not None or score != SCORE, len(results.labels()) > 1
+        # differences from the baseline, and what it takes to reach the target
+        self.comparison: pd.DataFrame | None = None
+        self.targets: pd.DataFrame | None = None
+        if asked or several:
+            self.baseline = results.find(results.baseline if baseline is None else baseline)
+            try:
+                self.comparison = compare(results, self.baseline, score)
+            except InputError:  # nothing was measured
+                if asked:
+                    raise
+        if target is not None or several:
+            targets = time_to_target(results, target)
+            self.targets = targets if target is not None or targets["seeds"].any() else None
+        self.closing = closing_table(results)
+        others = map(results.by, results.further_metrics)
+        self.further = [closing_table(other, costs=False) for other in others]
+        self.warnings = warnings(results)
+        self.tuned = [sentence for sweep in sweeps(results) for sentence in _tuned(results, sweep)]
+        self.compared = [sentence for one in results.shown for sentence in self._compared(one)]
+        self.reached = [sentence for one in results.shown for sentence in self._reached(one)]
+        self.tables: dict[str, TextTable] = {}  # by the names of their files, but the closing one
+        if len(results.chosen):
+            self.tables["chosen"] = best_values_table(results)
+        if self.comparison is not None and (asked or self.compared):
+            table = comparison_table(results, self.comparison, self.baseline, score)
+            self.tables["compare"] = table
         if self.targets is not None:
-            tables["time_to_target"] = target_table(self.results, self.targets)
-        return tables
+            self.tables["time_to_target"] = target_table(results, self.targets)
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """The same tables and the closing one as numbers."""
@@ -113,128 +105,166 @@ class Findings:
 
     def closing_parts(self) -> list[RenderableType]:
         """What ends a study on a terminal: its scores, what they are, and reasons for caution."""
-        below = Text("\n".join(notes(self.results)), "dim")
-        cautions = [Text(line, "yellow") for line in warnings(self.results)]
-        return [self.closing, *self.further, below, *cautions]
-
-    # --- sentences -----------------------------------------------------------------------------------
+        cautions = [Text(line, "yellow") for line in self.warnings]
+        return [self.closing, *self.further, Text(self.closing.note, "dim"), *cautions]
 
     def sentences(self, *, targets: bool = True) -> list[str]:
         """All sentences; `targets`: whether to say what it takes to reach the target."""
         return [*self.tuned, *self.compared, *(self.reached if targets else ())]
 
-    @cached_property
-    def tuned(self) -> list[str]:
-        """The best values of sweeps."""
-        return sweeps.in_sentences(self.results)
-
-    @cached_property
-    def compared(self) -> list[str]:
-        """For each setting: the best method, and those that are better or worse than the baseline."""
-        if self.comparison is None or len(self.results.labels()) < 2:
+    def _compared(self, setting: SettingInfo) -> list[str]:
+        """The best method of a setting, and those that are better or worse than the baseline."""
+        labels = self.results.labels(setting.name)
+        if self.comparison is None or len(self.results.labels()) < 2 or not labels:
             return []
-        sentences = []
-        for setting in self.results.shown:
-            rows = self.comparison[self.comparison["setting"] == setting.name]
-            others = rows[rows["method"] != self.baseline].to_dict("records")
-            labels = self.results.labels(setting.name)
-            start = f"{setting.name}: " if len(self.results.compared) > 1 else ""
-            if others:
-                sentences.append(start + self._verdict(setting, others))
-            elif labels and self.baseline not in labels:
-                sentences.append(f"{start}nothing to compare, as {self.baseline} was not run.")
-        return sentences
-
-    def _verdict(self, setting: SettingInfo, rows: Sequence[Mapping[str, Any]]) -> str:
-        """The best method, and how the others compare with the baseline."""
+        start = f"{setting.name}: " if len(self.results.compared) > 1 else ""
+        if self.baseline not in labels:
+            return [f"{start}nothing to compare, as {self.baseline} was not run."]
+        rows = self.comparison[self.comparison["setting"] == setting.name]
+        others = rows[rows["method"] != self.baseline].to_dict("records")
+        if not others:
+            return []
         by_verdict: dict[str, list[str]] = {}
-        for row in rows:
+        for row in others:
             points = " points" if setting.metric.percent else ""
-            apart = f" ({units.difference(row['difference'], setting.metric)}{points})"
+            apart = f" ({difference(row['difference'], setting.metric)}{points})"
             name = row["method"] + (apart if row["verdict"] in (BETTER, WORSE) else "")
             by_verdict.setdefault(row["verdict"], []).append(name)
-        by_verdict.pop(ONE_SEED, None)
+        one_seed = by_verdict.pop(ONE_SEED, None)
         order = sorted(by_verdict, key=lambda verdict: {BETTER: 0, WORSE: 1}.get(verdict, 2))
         parts = "; ".join(
-            f"{verdict}: {units.listed(by_verdict[verdict])}"
+            f"{verdict}: {listed(by_verdict[verdict])}"
             if verdict in (BETTER, WORSE, OPEN, NO_SEED)
             else "; ".join(f"{name} {verdict}" for name in by_verdict[verdict])
             for verdict in order
         )
-        seeds, count = max(row["n"] for row in rows), units.count(len(rows), "comparison")
+        seeds, number = max(row["n"] for row in others), count(len(others), "comparison")
         sentences = [self._best(setting)]
         if parts:
             sentences.append(f"Compared with {self.baseline}: {parts}.")
         if seeds > 1:
-            sentences.append(
-                f"(95 % CI of paired differences, {seeds} seeds, {count} without correction.)"
-            )
-        if any(row["verdict"] == ONE_SEED for row in rows):
-            sentences.append(
-                f"One seed is not enough to compare with {self.baseline}; run at least five."
-            )
+            about = f"95 % CI of paired differences, {seeds} seeds, {number} without correction"
+            sentences.append(f"({about}.)")
+        if one_seed:
+            start_again = f"One seed is not enough to compare with {self.baseline}"
+            sentences.append(f"{start_again}; run at least five.")
         elif 1 < seeds < ENOUGH:
             sentences.append(f"{seeds} seeds are few: run at least five before you rely on this.")
-        return " ".join(filter(None, sentences))
+        return [start + " ".join(filter(None, sentences))]
 
     def _best(self, setting: SettingInfo) -> str:
         """The method with the best mean, and those that are not significantly different from it."""
-        leaders = self.results.leaders(setting.name, self.score)
-        if not leaders:
+        best = leaders(self.results, setting.name, self.score)
+        if not best:
             return ""
-        scores = {m: self.results.scores(setting.name, m, self.score) for m in leaders}
-        sign = -1 if setting.metric.higher else 1
-        first, *others = sorted(leaders, key=lambda label: sign * scores[label].mean())
-        mean = units.spread(scores[first].mean(), scores[first].std(), setting.metric)
-        name = name_of(self.score, setting.metric)
-        text = f"{first} has the {setting.metric.best} {name} ({explanation(self.results, self.score)}): {mean}."
+        metric = setting.metric
+        scores = {m: self.results.scores(setting.name, m, self.score) for m in best}
+        sign = -1 if metric.higher else 1
+        first, *others = sorted(best, key=lambda label: sign * scores[label].mean())
+        mean = spread(scores[first].mean(), scores[first].std(), metric)
+        name = f"{name_of(self.score, metric)} ({explanation(self.results, self.score)})"
+        sentence = f"{first} has the {best_word([metric])} {name}: {mean}."
         if others:
             verb = "is" if len(others) == 1 else "are"
-            text += f" {units.listed(others)} {verb} not significantly different from it."
-        return text
+            sentence += f" {listed(others)} {verb} not significantly different from it."
+        return sentence
 
-    @cached_property
-    def reached(self) -> list[str]:
-        """For each setting, the method that reaches the target first, and with the least cost."""
+    def _reached(self, setting: SettingInfo) -> list[str]:
+        """The method that reaches the target of a setting first, and those with the least cost."""
         if self.targets is None:
             return []
-        sentences = []
-        for setting in self.results.shown:
-            rows = self.targets[self.targets["setting"] == setting.name]
-            there = rows[(rows["reached"] == rows["seeds"]) & (rows["seeds"] > 0)]
-            if len(rows) < 2 or there.empty:
-                continue
-            target = rows["target"].iloc[0]
-            own = there[there["method"] == target].to_dict("records")
-            others = there[there["method"] != target].to_dict("records")
-            start = f"{setting.name}: " if len(self.results.compared) > 1 else ""
-            sentences.append(start + _reached(target_name(target, setting.metric), own, others))
-        return sentences
+        rows = self.targets[self.targets["setting"] == setting.name]
+        there = rows[(rows["reached"] == rows["seeds"]) & (rows["seeds"] > 0)]
+        if len(rows) < 2 or there.empty:
+            return []
+        start = f"{setting.name}: " if len(self.results.compared) > 1 else ""
+        target = rows["target"].iloc[0]
+        goal = target_name(target, setting.metric)
+        own = there[there["method"] == target].to_dict("records")  # of the method whose best it is
+        others = there[there["method"] != target].to_dict("records")
+        if not others:
+            return [f"{start}No other method reaches {goal} at every seed."]
+        first = min(others, key=lambda row: row["rounds"])
+        when = "as late" if own and first["rounds"] >= own[0]["rounds"] else "first"
+        sentence = f"{goal} is reached {when} by {first['method']}: {_costs(first)}"
+        for cost in ("merges", "bytes"):
+            least = min(others, key=lambda row: row[cost])
+            if least[cost] < first[cost]:
+                sentence += f"; with the fewest {cost} by {least['method']}: {_costs(least)}"
+        itself = f" {own[0]['method']} itself: {_costs(own[0])}." if own else ""
+        return [f"{start}{sentence}.{itself}"]
 
 
-def _reached(
-    goal: str, own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]
-) -> str:
-    """Who reaches a goal first, and who at the least cost; `own`: the method whose best it is."""
-    if not others:
-        return f"No other method reaches {goal} at every seed."
-    first = min(others, key=lambda row: row["rounds"])
-    tied = own and first["rounds"] >= own[0]["rounds"]
-    text = (
-        f"{goal} is reached {'as late' if tied else 'first'} by {first['method']}: {_bill(first)}"
-    )
-    for cost, words in (("merges", "fewest merges"), ("bytes", "fewest bytes")):
-        least = min(others, key=lambda row: row[cost])
-        if least[cost] < first[cost]:
-            text += f"; with the {words} by {least['method']}: {_bill(least)}"
-    return text + (f". {own[0]['method']} itself: {_bill(own[0])}." if own else ".")
-
-
-def _bill(row: Mapping[str, Any]) -> str:
+def _costs(row: Mapping[str, Any]) -> str:
     """The mean costs of a method.
 
-    >>> _bill({"rounds": 20.4, "merges": 4, "bytes": 2e6})
+    >>> _costs({"rounds": 20.4, "merges": 4, "bytes": 2e6})
     '20 rounds, 4 merges, 2 MB'
     """
-    rounds, merges = (units.count(round(row[name]), name[:-1]) for name in ("rounds", "merges"))
-    return f"{rounds}, {merges}, {units.size(row['bytes'])}"
+    rounds, merges = (count(round(row[name]), name[:-1]) for name in ("rounds", "merges"))
+    return f"{rounds}, {merges}, {size(row['bytes'])}"
+
+
+def _tuned(results: Results, sweep: Sweep) -> list[str]:
+    """The best values of every method, and where the grid may be too narrow."""
+    table = results.chosen[results.chosen["sweep"] == sweep.name]
+    rows = table[table["setting"].notna()].to_dict("records")
+    if not rows:
+        return []
+    short, metric = short_names(sweep.keys), sweep.settings[0].metric
+    on = "the validation split" if sweep.by == "validation" else "the test set (optimistic)"
+    best = [
+        f"{row['method']} {', '.join(f'{short[k]}={text(row[k])}' for k in sweep.keys)} "
+        f"({spread(row['score'], row['score_std'], metric)})"
+        for row in rows
+    ]
+    number = count(len(sweep.settings), "setting")
+    sentence = f"{sweep.name}, best of {number}, chosen on {on}: {'; '.join(best)}."
+    edges = [edge for key in sweep.keys for edge in _edges(sweep, key, short[key], rows)]
+    return [sentence + (f" At the edge of the grid: {'; '.join(edges)}." if edges else "")]
+
+
+def _edges(sweep: Sweep, key: str, short: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The methods whose best value is the lowest or highest of at least three numbers."""
+    values = sweep.values(key)
+    if len(values) < 3 or not all(map(is_number, values)):
+        return []
+    ends = {
+        end: [row["method"] for row in rows if row[key] == end]
+        for end in (min(values), max(values))
+    }
+    return [f"{short}={text(end)} ({', '.join(names)})" for end, names in ends.items() if names]
+
+
+def warnings(results: Results) -> list[str]:
+    """Reasons for caution: what the checks before training found, and methods no better than a guess."""
+    lines = []
+    for setting in results.settings:
+        start = f"{setting.name}: " if len(results.settings) > 1 else ""
+        for line in (*setting.warnings, *_no_better_than_a_guess(results, setting)):
+            end = "" if line[-1] in ".?!" else "."
+            lines.append(f"{start}{line[0].upper()}{line[1:]}{end}")
+    return lines
+
+
+def _no_better_than_a_guess(results: Results, setting: SettingInfo) -> list[str]:
+    """The methods with runs that end no better than one answer for all samples."""
+    by_seed, answer = setting.guessing.get("scores") or {}, setting.guessing.get("always")
+    if not by_seed or setting.by:  # the guess is of the headline
+        return []
+    metric, poor = setting.metric, []
+    guess = sum(by_seed.values()) / len(by_seed)
+    sign = 1 if metric.higher else -1
+    for label in results.labels(setting.name):
+        scores = results.scores(setting.name, label, "last").dropna()
+        guesses = scores.index.to_series().map(lambda seed: by_seed.get(seed, guess))
+        low = scores[sign * (scores - guesses) <= NEAR]
+        if len(low):
+            some = "" if len(low) == len(scores) else f", {len(low)} of {len(scores)} runs"
+            poor.append(f"{label} ({score(low.mean(), metric)}{some})")
+    if not poor:
+        return []
+    verb = "is" if len(poor) == 1 else "are"
+    several = "on average " if len(set(by_seed.values())) > 1 else ""
+    least = several + score(guess, metric) + " %" * metric.percent
+    return [f"{listed(poor)} {verb} no better than always answering {answer} ({least})"]

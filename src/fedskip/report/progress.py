@@ -27,9 +27,8 @@ from rich.text import Text
 from fedskip.errors import require
 from fedskip.federation import BrokenVisit
 from fedskip.records.table import Row
-from fedskip.report import units
-from fedskip.report.divergence import HELP, where
-from fedskip.report.units import Metric
+from fedskip.report.results import Metric
+from fedskip.report.tables import DIVERGED_HELP, clock, count, diverged_where, score
 
 # --- events --------------------------------------------------------------------------------------------
 
@@ -237,7 +236,7 @@ class ProgressDisplay(Progress):
         elif self._bars is not None and self._live is None:
             setting = self._bars.settings[0]
             activity = setting.status().activity()
-            self._print(f"{setting.name}: {activity} ({units.count(rows, 'row')})")
+            self._print(f"{setting.name}: {activity} ({count(rows, 'row')})")
 
     def recorded(self, rows: list[Row]) -> None:
         if self._bars is None:
@@ -245,8 +244,8 @@ class ProgressDisplay(Progress):
         self._bars.note(rows)
         status = self._bars.bring_up_to_date()
         for name in sorted(status.diverged - self._diverged):
-            place = where(*status.broke.get(name, (None, None, None)))
-            helps = "" if self._diverged else f" {HELP}"
+            place = diverged_where(*status.broke.get(name, (None, None, None)))
+            helps = "" if self._diverged else f" {DIVERGED_HELP}"
             self._print(f"{name} diverged {place}.{helps}", "red")
             self._diverged |= {name}
 
@@ -278,7 +277,7 @@ class ProgressDisplay(Progress):
         if bars is not None:
             return bars.draw()
         activity = "writing results" if self._names else "preparing"
-        return Text(f"{activity} ... {units.clock(time.monotonic() - self._since)}", "dim")
+        return Text(f"{activity} ... {clock(time.monotonic() - self._since)}", "dim")
 
 
 class NotebookLive(Live):
@@ -351,7 +350,7 @@ class Bars(rich_progress.Progress):
         for setting, runs in grouped(settings, min(height - 4, MANY)):
             methods = list(dict.fromkeys(run.method for run in runs))
             name = [setting.name] * (cluster is not None) + methods * (len(methods) == 1)
-            number = f"seed {runs[0].seed}" if len(runs) == 1 else units.count(len(runs), "run")
+            number = f"seed {runs[0].seed}" if len(runs) == 1 else count(len(runs), "run")
             title, total = " ".join(name), setting.rounds
             self.add_task(title, total=total, setting=setting, runs=runs, number=number)
         self.note(rows)
@@ -361,10 +360,10 @@ class Bars(rich_progress.Progress):
     def note(self, rows: Iterable[Row]) -> None:
         """Keep the last and the best score of each run."""
         for row in rows:
-            run, score = row["run"], row["test_accuracy"]
-            if score is not None:  # a metric may be undefined
+            run, last = row["run"], row["test_accuracy"]
+            if last is not None:  # a metric may be undefined
                 better = max if self._metrics[run].higher else min
-                self.last[run], self.best[run] = score, better(score, self.best.get(run, score))
+                self.last[run], self.best[run] = last, better(last, self.best.get(run, last))
 
     def bring_up_to_date(self) -> Status:
         """Set all bars to what the settings report, and give the status of all runs."""
@@ -390,7 +389,7 @@ class Bars(rich_progress.Progress):
         scores = [by_run[run.name] for run in runs if run.name in by_run]
         if scores and len({run.method for run in runs}) > 1:
             scores = [max(scores) if metric.higher else min(scores)]
-        return units.score(fmean(scores) if scores else None, metric)
+        return score(fmean(scores) if scores else None, metric)
 
     def measure_from_now(self) -> None:
         """Forget the speeds measured so far."""
@@ -407,7 +406,7 @@ class Bars(rich_progress.Progress):
             devices = self.cluster.devices()
             start = "{} of {} groups done".format(*self.cluster.groups())
             speed = sum(device.speed for device in devices) or speed
-            where = f" on {units.count(len(devices), 'device')}"
+            where = f" on {count(len(devices), 'device')}"
         else:
             going = [done for run, done in status.rounds.items() if run not in status.over]
             done = int(min(going or status.rounds.values()))
@@ -416,9 +415,9 @@ class Bars(rich_progress.Progress):
             better = max if setting.metric.higher else min
             run = better(self.best, key=lambda name: self.best[name])
             method = next(label.method for label in setting.runs if label.name == run)
-            best = f"best {units.score(self.best[run], setting.metric)} ({method})"
+            best = f"best {score(self.best[run], setting.metric)} ({method})"
         parts = [
-            start, f"elapsed {units.clock(setting.seconds())}", f"left {units.clock(left)}", best,
+            start, f"elapsed {clock(setting.seconds())}", f"left {clock(left)}", best,
             f"{speed:,.0f} client-steps/s{where}", status.activity(),
             f"{status.set_aside:,} visits set aside" if status.set_aside else "",
         ]  # fmt: skip
@@ -441,7 +440,7 @@ class TimeLeft(rich_progress.ProgressColumn):
         over = task.fields["over"]
         if over:
             return Text(over, "red" if over == "diverged" else "green")
-        return Text(units.clock(task.time_remaining))
+        return Text(clock(task.time_remaining))
 
 
 def text_column(header: str, text: str, *, wraps: bool = False) -> rich_progress.TextColumn:

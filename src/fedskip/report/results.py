@@ -1,6 +1,7 @@
 """The results of a study: what its folder holds, finished or not, as pandas DataFrames.
 
-pandas is imported where a table is made: commands that only mention results start without it.
+Reading a folder loads no data, no model and no code. pandas is imported where a table is made: commands that only
+mention results start without it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import csv
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import yaml
 
@@ -33,7 +34,6 @@ from fedskip.records.folder import (
 )
 from fedskip.records.history import ALWAYS, ALWAYS_SUMMARY, HISTORY, SUMMARY, summarise
 from fedskip.records.table import Row, Table, to_rows
-from fedskip.report.units import Metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,40 +42,112 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95  # of confidence intervals
 CLIENTS = ("setting", "run", "method", "period", "seed", "client", "test_accuracy")
-
 HEADLINE_ONLY = ("final", "full_test", "worst_clients")  # scores that further metrics lack
 # columns that need a value in every row; scores and what a merge gives may be empty
-FILLED_SUMMARY = (
-    "setting", "run", "method", "period", "seed", "rounds", "merges", "bytes_total", "diverged",
-)  # fmt: skip
-FILLED_HISTORY = (
-    "setting", "run", "method", "period", "seed", "round", "merges", "bytes_down", "bytes_up", "seconds",
-)  # fmt: skip
+ABOUT = ("setting", "run", "method", "period", "seed")
+FILLED_SUMMARY = (*ABOUT, "rounds", "merges", "bytes_total", "diverged")
+FILLED_HISTORY = (*ABOUT, "round", "merges", "bytes_down", "bytes_up", "seconds")
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, csv.Error, yaml.YAMLError)
+RESTORE = "bring back the files as the study wrote them"
+
+_WORDS = {
+    "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R²", "mae": "mean absolute error", "rmse": "RMSE",
+}  # fmt: skip
+
+
+class Metric(NamedTuple):
+    """A metric: its name, its unit, and which way is better."""
+
+    name: str
+    percent: bool = False  # a share from 0 to 1, shown in per cent
+    higher: bool = True  # is better
+
+    @property
+    def words(self) -> str:
+        """Its name as text; for a custom metric, the name of its function.
+
+        >>> Metric("label_accuracy").words, Metric("r2").words, Metric("python:mine.top_5").words
+        ('label accuracy', 'R²', 'top 5')
+        """
+        short = self.name.replace(":", ".").rpartition(".")[2]
+        return _WORDS.get(short) or short.replace("_", " ")
+
+    @property
+    def column(self) -> str:
+        """Its column in tables where it is not the headline."""
+        return f"x_{self.name}"
+
+    @property
+    def factor(self) -> float:
+        """The factor from stored to shown numbers."""
+        return 100.0 if self.percent else 1.0
+
+    def with_unit(self, sign: str = " (%)") -> str:
+        """Its name with its unit.
+
+        >>> ACCURACY.with_unit(), ACCURACY.with_unit(" in %"), Metric("r2").with_unit()
+        ('accuracy (%)', 'accuracy in %', 'R²')
+        """
+        return self.words + sign * self.percent
+
+
+ACCURACY = Metric("accuracy", percent=True)
 
 
 @dataclass(frozen=True)
 class SettingInfo:
     """A setting as study.yaml has it, with what the study noted about it. Python objects are only named."""
 
+    name: str  # among several studies, one that no other setting has
     keys: Facts
     out: Path  # the folder of its study
-    divisions: dict[int, Facts] = field(default_factory=dict)  # in numbers, by partition seed
-    noted: Facts = field(default_factory=dict)  # about its first runs: machine, parameters, ...
-    noted_metrics: tuple[Metric, ...] = ()
-    guessing: Facts = field(default_factory=dict)  # the score of one answer for all samples
-    warnings: tuple[str, ...] = ()  # of the checks before training
-    precision: str = ""
-    method_parts: Sequence[Sequence[str]] = ()  # methods at the start, and of every `extend`
-    alias: str = ""  # its name where several studies are combined and another one has its name
-    by: str = ""  # the metric in the place of the headline, see `Results.by`
+    metrics: Sequence[Metric]  # the first is the headline
+    metric: Metric  # the one that scores are of: the headline, but see `Results.by`
+    divisions: dict[int, Facts]  # in numbers, by partition seed
+    noted: Facts  # about its first runs: machine, parameters, ...
+    guessing: Facts  # the score of one answer for all samples
+    warnings: Sequence[str]  # of the checks before training
+    precision: str
+    methods: Sequence[str]  # with all their hyper-parameters, where the study noted them
+    method_parts: Sequence[Sequence[str]]  # as written: at the start, and of every `extend`
 
-    @property
-    def name(self) -> str:
-        return self.alias or str(self.keys["name"])
+    @classmethod
+    def of(cls, keys: Facts, out: Path, noted: Mapping[str, Facts]) -> Self:
+        """`noted`: by the parts of settings, what the study noted about them."""
+        parts = [noted.get(key, {}) for key in part_keys(keys)]
+        added, own = added_to(keys), dict(keys)
+        for name in ("methods", "seeds") if added else ():
+            own[name] = list(dict.fromkeys(v for part in (keys, *added) for v in part[name]))
+        given = keys.get("metric", "accuracy")
+        metrics = [Metric(**one) for one in parts[0].get("metrics") or ()] or [
+            Metric(str(name), percent=name in ("accuracy", "label_accuracy"))
+            for name in (given if isinstance(given, list) else [given])
+        ]
+        precisions = [(part.get("machine") or {}).get("precision") for part in parts]
+        return cls(
+            str(keys["name"]), own, out, metrics, metrics[0],
+            divisions={s: d for part in parts for s, d in (part.get("divisions") or {}).items()},
+            noted=parts[0],
+            guessing=merge_guesses(part.get("guessing") or {} for part in parts),
+            warnings=list(dict.fromkeys(str(w) for part in parts for w in part.get("warned") or ())),
+            precision=" and ".join(dict.fromkeys(str(one) for one in precisions if one)),
+            methods=[m for part in parts for m in part.get("methods") or ()] or own.get("methods", ()),
+            method_parts=[keys.get("methods", ()), *(part["methods"] for part in added)],
+        )  # fmt: skip
 
     @property
     def rounds(self) -> int:
         return int(self.keys.get("rounds") or 0)
+
+    @property
+    def reference(self) -> bool:
+        """Whether it is only a line to compare with, such as centralised training."""
+        return bool(self.keys.get("reference"))
+
+    @property
+    def by(self) -> bool:
+        """Whether scores are of a further metric."""
+        return self.metric != self.metrics[0]
 
     @property
     def remarks(self) -> list[str]:
@@ -87,30 +159,6 @@ class SettingInfo:
         note = [str(self.keys["note"])] if self.keys.get("note") else []
         return [*reduced, *note, *(["in bf16"] if self.precision == "bf16" else [])]
 
-    @property
-    def reference(self) -> bool:
-        """Whether it is only a line to compare with, such as centralised training."""
-        return bool(self.keys.get("reference"))
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """All of its metrics; the first is the headline."""
-        given = self.keys.get("metric", "accuracy")
-        names = [str(name) for name in (given if isinstance(given, list) else [given])]
-        return self.noted_metrics or tuple(
-            Metric(name, percent=name in ("accuracy", "label_accuracy")) for name in names
-        )
-
-    @property
-    def metric(self) -> Metric:
-        """The metric that scores are of: the headline, or the one that `by` names."""
-        return next((one for one in self.metrics if one.name == self.by), self.metrics[0])
-
-    @property
-    def division(self) -> Facts:
-        """Its first division in numbers: clients, training and test samples."""
-        return next(iter(self.divisions.values()), {})
-
     def clients(self, seed: int) -> int:
         """How many clients take part at a seed."""
         fixed = self.keys.get("partition_seed")
@@ -119,6 +167,13 @@ class SettingInfo:
         if count is None:
             raise InputError("seed", f"is not one that {self.out} has noted the clients of", seed)
         return int(count)
+
+
+def merge_guesses(parts: Iterable[Facts]) -> Facts:
+    """The score of one answer for all samples, over the seeds of all parts."""
+    noted = [part for part in parts if part]
+    scores = {seed: score for part in noted for seed, score in part["scores"].items()}
+    return {**noted[0], "scores": scores} if noted else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,14 +197,14 @@ class Results:
         `metric`: one of the study's further metrics, in the place of the headline.
         """
         out = Path(folder)
-        if not Folder(out).file.exists():
+        Folder(out).refuse_federation()
+        if not (out / "study.yaml").exists():
             raise InputError("out", "holds no study: there is no study.yaml", str(out))
-        damage = (ValueError, KeyError, TypeError, AttributeError, csv.Error, yaml.YAMLError)
         try:
-            results = cls(*_read(out))
-        except damage as error:
-            if isinstance(error, InputError):
-                raise
+            results = cls(out, *_read(out))
+        except InputError:
+            raise
+        except DAMAGE as error:
             rule = f"holds damaged files ({type(error).__name__}: {first_line(error)})"
             fix = "bring back study.yaml and history.csv"
             raise InputError("out", rule, str(out), fix) from error
@@ -170,7 +225,7 @@ class Results:
 
         Chosen on the validation split; without one on the test set, which is optimistic: column `by`.
         """
-        from fedskip.report.sweeps import best_values
+        from fedskip.report.statistics import best_values
 
         return best_values(self)
 
@@ -209,7 +264,7 @@ class Results:
         table = Table.read(file, filled=filled, whole=True) if file.exists() else Table(CLIENTS)
         return table.frame()
 
-    @cached_property
+    @property
     def plot(self) -> Figures:
         """Its figures: `plot.curves()`, `bytes`, `drift`, `sweep`, `clients`, `routing` and `partition`."""
         from fedskip.report.figures import Figures
@@ -226,20 +281,18 @@ class Results:
 
         return closing_html(self)
 
-    # --- methods and settings ----------------------------------------------------------------------
+    # --- settings and methods ----------------------------------------------------------------------
 
     @property
     def compared(self) -> list[SettingInfo]:
         """The settings whose methods are compared: all but references."""
         return [setting for setting in self.settings if not setting.reference]
 
-    @cached_property
+    @property
     def shown(self) -> list[SettingInfo]:
         """The settings to show one by one: of a sweep, only those that are best for some method."""
         best = set(self.chosen["setting"]) if len(self.chosen) else set()
-        return [
-            one for one in self.compared if one.name in best or not record_of(one.keys).get("sweep")
-        ]
+        return [s for s in self.compared if s.name in best or not record_of(s.keys).get("sweep")]
 
     @property
     def remarks(self) -> list[str]:
@@ -294,21 +347,13 @@ class Results:
 
     def runs(self, setting: str, method: str | None = None) -> pd.DataFrame:
         """The rows of the summary for a setting, or for one of its methods."""
-        if method is None:
-            return self.summary[self.summary["setting"] == setting]
-        return self._runs.get((setting, method), self.summary.iloc[:0])
+        rows = self.summary[self.summary["setting"] == setting]
+        return rows if method is None else rows[rows["method"] == method]
 
-    def rows(self, setting: str, method: str) -> pd.DataFrame:
-        """The rows of the history for the runs of a method."""
-        return self._rows.get((setting, method), self.history.iloc[:0])
-
-    @cached_property
-    def _runs(self) -> dict[tuple[str, str], pd.DataFrame]:
-        return dict(iter(self.summary.groupby(["setting", "method"], sort=False)))
-
-    @cached_property
-    def _rows(self) -> dict[tuple[str, str], pd.DataFrame]:
-        return dict(iter(self.history.groupby(["setting", "method"], sort=False)))
+    def rows(self, setting: str, method: str | None = None) -> pd.DataFrame:
+        """The rows of the history for a setting, or for one of its methods."""
+        rows = self.history[self.history["setting"] == setting]
+        return rows if method is None else rows[rows["method"] == method]
 
     # --- further metrics ---------------------------------------------------------------------------
 
@@ -324,50 +369,46 @@ class Results:
         `best_val` is then the metric at the round with the best validation score of the headline.
         Settings without the metric are left out.
         """
-        settings = [one for one in self.settings if metric in [m.name for m in one.metrics]]
+        settings = [
+            replace(setting, metric=one)
+            for setting in self.settings
+            for one in setting.metrics
+            if one.name == metric
+        ]
         if not settings:
-            names = {m.name for one in self.settings for m in one.metrics}
-            raise unknown("metric", metric, names)
+            raise unknown("metric", metric, {m.name for one in self.settings for m in one.metrics})
         history: list[Row] = []
         summary: list[Row] = []
         for setting in settings:
-            rows = to_rows(self.history[self.history["setting"] == setting.name])
-            runs = to_rows(self.runs(setting.name))
-            if metric != setting.metrics[0].name:
-                rows, runs = _by(rows, runs, setting, metric)
+            rows, runs = to_rows(self.rows(setting.name)), to_rows(self.runs(setting.name))
+            if setting.by:
+                lacking = {"slot_accuracy": None, "x_broadcast_accuracy": None}
+                rows = [row | lacking | {"test_accuracy": row.get(f"x_{metric}")} for row in rows]
+                by_run: dict[str, list[Row]] = {}
+                for row in rows:
+                    by_run.setdefault(row["run"], []).append(row)
+                runs = [run | _scores_by(setting, run, by_run.get(run["run"], [])) for run in runs]
             history, summary = history + rows, summary + runs
-        renamed = [
-            replace(one, by="" if metric == one.metrics[0].name else metric) for one in settings
-        ]
         return replace(
             self,
-            settings=renamed,
+            settings=settings,
             history=Table(self.history.columns, history).frame(),
             summary=Table(self.summary.columns, summary).frame(),
         )
 
 
-def _by(
-    rows: list[Row], runs: list[Row], setting: SettingInfo, metric: str
-) -> tuple[list[Row], list[Row]]:
-    """The history and the summary of a setting, with a further metric in the place of the headline."""
-    higher = next(one.higher for one in setting.metrics if one.name == metric)
-    unknown_for_it = {"slot_accuracy": None, "x_broadcast_accuracy": None}
-    rows = [row | unknown_for_it | {"test_accuracy": row.get(f"x_{metric}")} for row in rows]
-    by_run = _by_run(rows)
-    summary = []
-    for run in runs:
-        mine = by_run.get(run["run"], [])
-        summarised = summarise(
-            mine, rounds=run["rounds"] if run.get("ended") else setting.rounds, higher=higher,
-            validated_higher=setting.metrics[0].higher,
-        )  # fmt: skip
-        names = ("last", "best", "best_round", "mean_tail", "best_val")
-        scores = {name: summarised[name] for name in names}
-        if not mine:  # its history was not kept
-            scores["last"] = run.get(f"x_{metric}")
-        summary.append(run | scores | dict.fromkeys(HEADLINE_ONLY))
-    return rows, summary
+def _scores_by(setting: SettingInfo, run: Row, rows: list[Row]) -> Row:
+    """The scores of a run by a further metric, from its history by that metric."""
+    summarised = summarise(
+        rows, rounds=run["rounds"] if run.get("ended") else setting.rounds,
+        higher=setting.metric.higher, validated_higher=setting.metrics[0].higher,
+    )  # fmt: skip
+    scores = {
+        name: summarised[name] for name in ("last", "best", "best_round", "mean_tail", "best_val")
+    }
+    if not rows:  # its history was not kept
+        scores["last"] = run.get(setting.metric.column)
+    return scores | dict.fromkeys(HEADLINE_ONLY)
 
 
 # --- reading a folder ------------------------------------------------------------------------------
@@ -375,51 +416,44 @@ def _by(
 
 def _read(
     out: Path,
-) -> tuple[Path, str, list[SettingInfo], pd.DataFrame, pd.DataFrame, bool, Facts]:
-    """The fields of `Results`, read from a folder and checked against each other."""
-    folder = Folder(out)
-    study, record = folder.contents()
+) -> tuple[str, list[SettingInfo], pd.DataFrame, pd.DataFrame, bool, Facts]:
+    """Name, settings, summary, history, whether it is finished, and record; checked against each other."""
+    study, record = Folder(out).contents()
     all_keys = settings_of(study)
     for keys in all_keys:
         check_name(keys["name"])  # it is part of file names
-        check_kinds(keys, folder.file)
-    settings = [_setting(keys, out, record.get("settings") or {}) for keys in all_keys]
-    files = (out / "history.csv", out / "history.csv.xz")
-    file = next((one for one in files if one.exists()), files[0])
-    history = (
-        Table.read(file, filled=FILLED_HISTORY, present=ALWAYS) if file.exists() else Table(HISTORY)
-    )
-    _refuse_unknown(history, settings, file)
-    summary, finished = _read_summary(out, all_keys, settings)
+        check_kinds(keys, out / "study.yaml")
+    settings = {
+        keys["name"]: SettingInfo.of(keys, out, record.get("settings") or {}) for keys in all_keys
+    }
+    file, packed, table = out / "history.csv", out / "history.csv.xz", out / "summary.csv"
+    file = packed if packed.exists() and not file.exists() else file
+    history, summary, finished = Table(HISTORY), Table(SUMMARY), False
+    if file.exists():
+        history = Table.read(file, filled=FILLED_HISTORY, present=ALWAYS)
+    runs = _check_history(history, settings, file)
+    if table.exists():
+        summary = Table.read(table, filled=FILLED_SUMMARY, present=ALWAYS_SUMMARY, whole=True)
+        _check_settings(summary, settings, table)
+        if not summary:
+            fix = f"delete it, and {how_to_resume(out)} writes it again"
+            raise InputError(str(table), "holds no runs", fix=fix)
+        finished = all(_is_complete(keys, summary) for keys in all_keys)
     if not finished:
         done = set(summary.column("run"))
-        running = [row for row in history if row["run"] not in done]
+        running = {run: rows for run, rows in runs.items() if run not in done}
         later = so_far(running, all_keys, settings, out / "checkpoints")
-        summary = Table(dict.fromkeys([*summary.columns, *later.columns]), [*summary, *later])
-    _refuse_unlike(history, summary, settings, file)
+        columns = [*summary.columns, *(name for row in later for name in row)]
+        summary = Table(dict.fromkeys(columns), [*summary, *later])
+    _check_summary(summary, runs, settings, file)
     if not summary:
         fix = f"wait for its first evaluation, or go on with {how_to_resume(out)}"
         raise InputError("out", "holds a study without results yet", str(out), fix)
-    # also the columns that came later than the files
-    runs = Table(dict.fromkeys([*SUMMARY, *summary.columns]), summary)
-    rows = Table(dict.fromkeys([*HISTORY, *history.columns]), history)
-    name = study.get("name", "")
-    return out, name, settings, runs.frame(), rows.frame(), finished, record
-
-
-def _read_summary(
-    out: Path, all_keys: Sequence[Facts], settings: Sequence[SettingInfo]
-) -> tuple[Table, bool]:
-    """summary.csv, and whether it holds all runs of the study."""
-    file = out / "summary.csv"
-    if not file.exists():
-        return Table(SUMMARY), False
-    summary = Table.read(file, filled=FILLED_SUMMARY, present=ALWAYS_SUMMARY, whole=True)
-    _refuse_unknown(summary, settings, file)
-    if not summary:
-        fix = f"delete it, and {how_to_resume(out)} writes it again"
-        raise InputError(str(file), "holds no runs", fix=fix)
-    return summary, all(_is_complete(keys, summary) for keys in all_keys)
+    frames = [  # also with the columns that came later than the files
+        Table(dict.fromkeys([*columns, *rows.columns]), rows).frame()
+        for columns, rows in ((SUMMARY, summary), (HISTORY, history))
+    ]
+    return study.get("name", ""), [*settings.values()], frames[0], frames[1], finished, record
 
 
 def _is_complete(keys: Facts, summary: Table) -> bool:
@@ -431,109 +465,78 @@ def _is_complete(keys: Facts, summary: Table) -> bool:
 
 
 def so_far(
-    history: Iterable[Row],
+    runs: Mapping[str, list[Row]],
     all_keys: Sequence[Facts],
-    settings: Sequence[SettingInfo],
+    settings: Mapping[str, SettingInfo],
     checkpoints: Path,
-) -> Table:
+) -> list[Row]:
     """The summary of runs under way, from their history; checkpoints know which of them are over."""
-    by_name = {setting.name: setting for setting in settings}
     noted: dict[str, Facts] = {}  # by run
-    for key in (key for keys in all_keys for key in part_keys(keys)):
+    for part in (part for keys in all_keys for part in part_keys(keys)):
         # there may be no checkpoint yet, or one that is just being replaced
         with contextlib.suppress(LookupError, ValueError, OSError):
-            for one in newest(checkpoints, key):
+            for one in newest(checkpoints, part):
                 noted |= read_notes(one.path)["runs"] if one.path else {}
     rows = []
-    for run, mine in _by_run(history).items():
-        facts, setting = noted.get(run, {}), by_name[mine[0]["setting"]]
-        diverged = bool(facts.get("diverged"))
-        row = {name: mine[0][name] for name in ("setting", "run", "method", "period", "seed")}
-        row |= summarise(
-            mine, rounds=facts.get("ended_at") or setting.rounds, higher=setting.metric.higher
-        )
+    for run, mine in runs.items():
+        facts, setting = noted.get(run, {}), settings[mine[0]["setting"]]
+        rounds, diverged = facts.get("ended_at") or setting.rounds, bool(facts.get("diverged"))
+        row = {name: mine[0][name] for name in ABOUT}
+        row |= summarise(mine, rounds=rounds, higher=setting.metric.higher)
         broke = (diverged and facts.get("broke")) or ()
         row |= zip(("broke_round", "broke_client", "broke_slot"), broke, strict=False)
         row |= {"diverged": diverged, "set_aside": mine[-1].get("x_set_aside")}
         rows.append(row | {"ended": facts.get("ended", "")})
-    return Table(dict.fromkeys([*SUMMARY, *(name for row in rows for name in row)]), rows)
+    return rows
 
 
-def _by_run(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    runs: dict[str, list[Row]] = {}
-    for row in rows:
-        runs.setdefault(row["run"], []).append(row)
-    return runs
-
-
-def _setting(keys: Facts, out: Path, noted: Facts) -> SettingInfo:
-    """A setting with what the study noted about it and its additions."""
-    parts = [noted.get(key, {}) for key in part_keys(keys)]
-    added, own = added_to(keys), dict(keys)
-    for name in ("methods", "seeds") if added else ():
-        own[name] = list(dict.fromkeys(value for part in (keys, *added) for value in part[name]))
-    precisions = [(part.get("machine") or {}).get("precision") for part in parts]
-    return SettingInfo(
-        own, out,
-        divisions={s: facts for part in parts for s, facts in (part.get("divisions") or {}).items()},
-        noted=parts[0],
-        noted_metrics=tuple(Metric(**one) for one in parts[0].get("metrics") or ()),
-        guessing=merge_guesses(part.get("guessing") or {} for part in parts),
-        warnings=tuple(dict.fromkeys(str(line) for part in parts for line in part.get("warned") or ())),
-        precision=" and ".join(dict.fromkeys(str(one) for one in precisions if one)),
-        method_parts=[keys.get("methods", ()), *(part["methods"] for part in added)],
-    )  # fmt: skip
-
-
-def merge_guesses(parts: Iterable[Facts]) -> Facts:
-    """The score of one answer for all samples, over the seeds of all parts."""
-    noted = [part for part in parts if part]
-    scores = {seed: score for part in noted for seed, score in part["scores"].items()}
-    return {**noted[0], "scores": scores} if noted else {}
-
-
-def _refuse_unknown(table: Table, settings: Iterable[SettingInfo], file: Path) -> None:
+def _check_settings(table: Table, settings: Mapping[str, SettingInfo], file: Path) -> None:
     """Refuse rows of settings that the study does not have."""
-    if other := sorted({row["setting"] for row in table} - {setting.name for setting in settings}):
+    if other := sorted(set(table.column("setting")) - settings.keys()):
         fix = f"bring back {file.name} and study.yaml of the same study"
         raise InputError(str(file), "has rows of a setting that study.yaml lacks", other[0], fix)
 
 
-def _refuse_unlike(
-    history: Table, summary: Table, settings: Sequence[SettingInfo], file: Path
-) -> None:
-    """Refuse a history with missing, doubled or edited rows, as far as it or the summary shows that."""
-    higher = {setting.name: setting.metric.higher for setting in settings}
-    numbered = {setting.name for setting in settings if setting.keys.get("eval_every", 1) == 1}
-    fix = "bring back the files as the study wrote them"
+def _check_history(
+    history: Table, settings: Mapping[str, SettingInfo], file: Path
+) -> dict[str, list[Row]]:
+    """The rows of each run; refuses missing and doubled ones, as far as they show it."""
+    _check_settings(history, settings, file)
     runs: dict[str, list[Row]] = {}
     for row in history:
         mine = runs.setdefault(row["run"], [])
         if mine and row["round"] <= mine[-1]["round"]:
             rule = f"must have the rounds of {row['run']} in order, each once; round {row['round']} is not"
-            raise InputError(str(file), rule, fix=fix)
+            raise InputError(str(file), rule, fix=RESTORE)
         mine.append(row)
         # every merge is evaluated, or every round of a run that never merges: so rows are counted
-        if row["setting"] in numbered and len(mine) != (row["merges"] or row["round"]):
+        numbered = settings[row["setting"]].keys.get("eval_every", 1) == 1
+        if numbered and len(mine) != (row["merges"] or row["round"]):
             rule = f"lacks a row of {row['run']} before round {row['round']}"
-            raise InputError(str(file), rule, fix=fix)
+            raise InputError(str(file), rule, fix=RESTORE)
+    return runs
+
+
+def _check_summary(
+    summary: Table,
+    runs: Mapping[str, list[Row]],
+    settings: Mapping[str, SettingInfo],
+    file: Path,
+) -> None:
+    """Refuse a history that was edited, as far as the summary shows it; `file` is the history's."""
     if lacking := sorted(runs.keys() - set(summary.column("run"))):
-        rule, place = "lacks a run of history.csv", str(file.with_name("summary.csv"))
-        raise InputError(place, rule, lacking[0], fix)
+        place = str(file.with_name("summary.csv"))
+        raise InputError(place, "lacks a run of history.csv", lacking[0], RESTORE)
     for row in summary if runs else ():
-        for name, value in _implied(runs.get(row["run"], []), higher[row["setting"]]):
+        rows, metric = runs.get(row["run"], []), settings[row["setting"]].metric
+        scores = [one["test_accuracy"] for one in rows]
+        finite = [score for score in scores if score is not None and not math.isnan(score)]
+        best = (max if metric.higher else min)(finite, default=None)
+        implied = {"last": scores[-1] if rows else None, "best": best}
+        if rows:
+            implied["merges"] = rows[-1]["merges"]
+            implied |= {} if rows[-1]["merges"] else {"rounds": rows[-1]["round"]}
+        for name, value in implied.items():
             if value != row.get(name) and value == value:  # a metric may be undefined: NaN
                 rule = f"does not fit summary.csv, where {row['run']} has {row.get(name)} as {name}"
-                raise InputError(str(file), rule, value, fix)
-
-
-def _implied(rows: list[Row], higher: bool) -> Iterator[tuple[str, Any]]:
-    """The cells of the summary that the history of a run implies."""
-    scores = [row["test_accuracy"] for row in rows]
-    finite = [score for score in scores if score is not None and not math.isnan(score)]
-    yield "last", scores[-1] if rows else None
-    yield "best", (max if higher else min)(finite, default=None)
-    if rows:
-        yield "merges", rows[-1]["merges"]
-        if not rows[-1]["merges"]:
-            yield "rounds", rows[-1]["round"]
+                raise InputError(str(file), rule, value, RESTORE)

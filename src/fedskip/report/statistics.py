@@ -1,4 +1,4 @@
-"""Is a method better, by how much, and how sure is that? As DataFrames.
+"""Is a method better, by how much, how sure is that, and with which values of a sweep? As DataFrames.
 
 All methods of a seed share their split, partition, start and cohorts. So methods are compared seed by seed:
 the paired difference varies less than the scores themselves.
@@ -7,13 +7,15 @@ the paired difference varies less than the scores themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedskip.config.grid import short_names
 from fedskip.errors import InputError, require, unknown
-from fedskip.report.choices import SCORES
+from fedskip.records.folder import record_of
+from fedskip.report import SCORES
 from fedskip.report.results import LEVEL, Results, SettingInfo
 from fedskip.rng import stream
 
@@ -28,6 +30,8 @@ COMPARISON = (
     "setting", "method", "mean", "difference", "low", "high", "wins", "losses", "n", "rank", "verdict",
 )  # fmt: skip
 COSTS = ("rounds", "merges", "bytes")
+# the way to choose a value of a sweep -> the test score that is reported for it
+SCORE_OF = {"validation": "best_val", "test": "mean_tail"}
 
 
 def over_seeds(results: Results) -> pd.DataFrame:
@@ -61,8 +65,8 @@ def compare(
 ) -> pd.DataFrame:
     """How every method differs from a baseline, seed by seed.
 
-    A run that diverged has no score: it loses against one that did not. With several settings, the last
-    rows hold the wins, the losses and the mean rank over all of them.
+    A run that diverged has no score: it loses against one that did not. With several settings of one study, the
+    last rows hold the wins, the losses and the mean rank over all of them.
 
     Args:
         baseline: a method, as in tables or as in a study file; FedAvg, or else the first, if None.
@@ -82,9 +86,10 @@ def compare(
         if baseline in scores:
             differences = paired_differences(scores, baseline, level, bootstrap=bootstrap)
             diverged = results.runs(setting.name).groupby("method")["diverged"].any()
-            verdicts = [_verdict(row, diverged[row.Index]) for row in differences.itertuples()]
-            differences["verdict"] = verdicts
-            differences.loc[baseline, "verdict"] = BASELINE
+            differences["verdict"] = [
+                BASELINE if row.Index == baseline else _verdict(row, diverged[row.Index])
+                for row in differences.itertuples()
+            ]
             common = scores.dropna()  # seeds that all methods have
             ranks = common.rank(axis=1, ascending=not setting.metric.higher).mean()
             means = scores.where(np.isfinite(scores)).mean()
@@ -92,7 +97,7 @@ def compare(
     rows = pd.concat(tables)
     if rows["mean"].isna().all():
         raise InputError("score", "was not measured in this study", score)
-    if len(results.compared) > 1:
+    if len(results.compared) > 1 and not results.studies:
         how = {"wins": "sum", "losses": "sum", "n": "sum", "rank": "mean"}
         total = rows.groupby(level=0, sort=False).agg(how).assign(setting=ALL, verdict="")
         rows = pd.concat([rows, total])
@@ -218,7 +223,10 @@ def time_to_target(
 
     tables = []
     for setting in results.compared:
-        goal = _own_target(results, setting) if target is None else target
+        own = setting.keys.get("target", results.baseline)
+        if setting.by and not isinstance(own, str):  # it is of the headline
+            own = results.baseline
+        goal = own if target is None else target
         if isinstance(target, float | int) and setting.metric.percent:
             fix = "write 0.68 for 68 %"
             require("target", 0 <= target <= 1, "must be from 0 to 1", target, fix)
@@ -227,22 +235,14 @@ def time_to_target(
     return pd.concat(tables, ignore_index=True)
 
 
-def _own_target(results: Results, setting: SettingInfo) -> float | str:
-    """The setting's own target, which is of the headline, or the baseline."""
-    own = setting.keys.get("target", results.baseline)
-    return results.baseline if setting.by and not isinstance(own, str) else own
-
-
 def _times(results: Results, setting: SettingInfo, goal: float | str, score: str) -> pd.DataFrame:
     """A row for each method of a setting; `goal`: a score, or the label of a method."""
     import pandas as pd
 
-    runs = results.runs(setting.name).set_index("run")
+    runs, history = results.runs(setting.name).set_index("run"), results.rows(setting.name)
     goals = results.scores(setting.name, goal, score) if isinstance(goal, str) else None
     runs["goal"] = runs["seed"].map(goals) if goals is not None else float(goal)
-    history = results.history[results.history["setting"] == setting.name]
-    values = history["test_accuracy"]
-    aims = history["run"].map(runs["goal"]).astype("float64")
+    values, aims = history["test_accuracy"], history["run"].map(runs["goal"]).astype("float64")
     there = history[values >= aims if setting.metric.higher else values <= aims]
     first = there.groupby("run")[["round", "merges", "bytes_down", "bytes_up"]].first()
     # a run counts if its history is here, or needs none: it diverged at once or never merged
@@ -259,3 +259,121 @@ def _times(results: Results, setting: SettingInfo, goal: float | str, score: str
     rows.insert(0, "target", pd.Series([goal] * len(rows), rows.index, dtype=object))
     rows.insert(0, "setting", setting.name)
     return rows.reset_index(names="method")[["setting", "method", *rows.columns[1:]]]
+
+
+# --- the best values of a sweep ----------------------------------------------------------------------
+
+
+class Sweep(NamedTuple):
+    """The settings of one grid."""
+
+    name: str  # of the setting as it was written
+    keys: Sequence[str]  # dotted
+    settings: Sequence[SettingInfo]
+
+    @property
+    def by(self) -> str:
+        """Values are chosen on the validation split, if every setting has one, else on the test set."""
+        return "validation" if all(one.keys.get("validation") for one in self.settings) else "test"
+
+    def values(self, key: str) -> list[Any]:
+        """The values of a key, each once."""
+        values: list[Any] = []
+        for setting in self.settings:
+            value = value_at(setting.keys, key)
+            values += [value] if value not in values else []
+        return values
+
+    def labels(self, results: Results) -> list[str]:
+        return list(dict.fromkeys(m for one in self.settings for m in results.labels(one.name)))
+
+
+def sweeps(results: Results) -> list[Sweep]:
+    """The grids of a study."""
+    grids: dict[tuple[str, ...], list[SettingInfo]] = {}
+    for setting in results.compared:
+        if swept := record_of(setting.keys).get("sweep"):
+            grids.setdefault((swept["of"], *swept["keys"]), []).append(setting)
+    return [Sweep(name, keys, settings) for (name, *keys), settings in grids.items()]
+
+
+def find_sweep(
+    results: Results, parameter: str | None, name: str | None
+) -> tuple[Sweep, str] | None:
+    """The sweep of that name and its key, dotted or only its last part; None: the key was not swept."""
+    grids = sweeps(results)
+    named = [sweep for sweep in grids if name in (None, sweep.name)]
+    if name is not None and not named:
+        raise unknown("sweep", name, [sweep.name for sweep in grids])
+    for sweep in named:
+        for key, short in short_names(sweep.keys).items():
+            if parameter in (None, key, short):
+                return sweep, key
+    return None
+
+
+def value_at(keys: Mapping[str, Any], path: str) -> Any:
+    """The value of a dotted key; None where there is none."""
+    value: Any = keys
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def best_setting(
+    results: Results, sweep: Sweep, method: str, among: Sequence[SettingInfo] = ()
+) -> tuple[SettingInfo, float] | None:
+    """The best setting of a sweep for a method, and the mean score that it was chosen by.
+
+    That is the best validation score of a run, or its test score. Settings in which a run diverged or is missing
+    are left out.
+    """
+    scores: dict[str, pd.Series] = {}
+    settings = {one.name: one for one in among or sweep.settings}
+    for name, setting in settings.items():
+        mine = results.scores(name, method, SCORE_OF[sweep.by])
+        metric = setting.metric
+        if sweep.by == "validation":
+            metric = setting.metrics[0]
+            validated = results.rows(name, method).groupby("seed")["val_accuracy"]
+            best = validated.max() if metric.higher else validated.min()
+            mine = best.reindex(mine.index).where(mine.notna())
+        scores[name] = mine if metric.higher else -mine
+    most = max(map(len, scores.values()), default=0)
+    means = {
+        name: float(mine.mean())
+        for name, mine in scores.items()
+        if len(mine) == most > 0 and mine.notna().all()
+    }
+    if not means:
+        return None
+    name = max(means, key=means.__getitem__)
+    return settings[name], means[name] if metric.higher else -means[name]
+
+
+def best_values(results: Results) -> pd.DataFrame:
+    """A row for each sweep and method: the best values, and their test score over seeds."""
+    import pandas as pd
+
+    grids = sweeps(results)
+    keys = list(dict.fromkeys(key for sweep in grids for key in sweep.keys))
+    rows = []
+    for sweep in grids:
+        for label in sweep.labels(results):
+            best = best_setting(results, sweep, label)
+            setting, chosen_by = best or (None, math.nan)
+            name = setting.name if setting else None
+            row: dict[str, Any] = {"sweep": sweep.name, "method": label, "setting": name}
+            for key in keys:
+                row[key] = value_at(setting.keys, key) if setting and key in sweep.keys else None
+            row |= {"by": sweep.by, "settings": len(sweep.settings), "chosen_by": chosen_by}
+            scores = results.scores(name or "", label, SCORE_OF[sweep.by])
+            row |= {"seeds": len(scores), "score": scores.mean(), "score_std": scores.std()}
+            rows.append(row)
+    table = pd.DataFrame(rows, dtype=object)  # values stay as they were written: 4 is not 4.0
+    numbers = dict.fromkeys(("chosen_by", "score", "score_std"), float) if rows else {}
+    return table.astype(numbers)

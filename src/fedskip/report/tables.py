@@ -1,6 +1,6 @@
-"""Tables as people read them: on a terminal, in Markdown, LaTeX and HTML.
+"""Tables and numbers as people read them: on a terminal, in Markdown, LaTeX and HTML.
 
-`TextTable` holds text under headers. The functions below make one of the DataFrames of a study.
+`TextTable` holds text under headers. The functions below it make one of the DataFrames of a study.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import html
 import io
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.cells import cell_len
@@ -20,22 +20,27 @@ from rich.table import Table
 from rich.text import Text
 
 from fedskip.config.grid import short_names, text
-from fedskip.report import divergence, units
-from fedskip.report.results import Results, SettingInfo
-from fedskip.report.statistics import BASELINE, BETTER, COSTS, WORSE
-from fedskip.report.sweeps import sweeps
+from fedskip.records.table import Row, to_rows
+from fedskip.report.results import ACCURACY, Metric, Results, SettingInfo
+from fedskip.report.statistics import BASELINE, BETTER, COSTS, WORSE, leaders, sweeps
 
 if TYPE_CHECKING:
     import pandas as pd
 
+NONE = "–"
 GAP = 3  # of a column on a terminal: a space on both sides, and one to the next column
 ENOUGH = 5  # seeds from which on the best are marked
+NAMED = 3  # diverged runs that a note names
+DIVERGED_HELP = (
+    "What helps: a smaller local.lr, a local.clip (largest norm of a gradient; 10, say), "
+    "or guard=nonfinite, which sets visits aside that end in NaN or infinity."
+)
 
 # column of summary.csv -> its header, its name in a sentence, and an explanation
-SCORES = {
+WORDS = {
     "last": ("last", "last {metric}", "at the last evaluation"),
-    "best": ("best", "best {metric}", "{highest} of a run, chosen on the test set"),
-    "mean_tail": ("last 10%", "final {metric}", "mean of the last 10 % of rounds"),
+    "best": ("best", "best {metric}", "the {highest} of a run, chosen on the test set"),
+    "mean_tail": ("last 10%", "tail {metric}", "mean of the last 10 % of rounds"),
     "best_val": ("by val.", "{metric} by validation", "where the validation score was best"),
     "full_test": (
         "full test",
@@ -55,6 +60,118 @@ SCORES = {
 }
 
 
+# --- numbers -------------------------------------------------------------------------------------------
+
+
+def score(value: float | None, metric: Metric) -> str:
+    """A share in per cent, any other metric as it is.
+
+    >>> score(0.86307, ACCURACY), score(-0.86307, Metric("minus_squared_error")), score(None, ACCURACY)
+    ('86.31', '-0.8631', '–')
+    """
+    if value is None or math.isnan(value):
+        return NONE
+    return f"{100 * value:.2f}" if metric.percent else f"{value:.4g}"
+
+
+def spread(mean: float, deviation: float, metric: Metric) -> str:
+    """A mean ± its standard deviation with as many decimals; without the deviation where that is NaN.
+
+    >>> spread(0.6, 0.1, ACCURACY), spread(0.5, math.nan, ACCURACY), spread(2.61, 0.001, Metric("rmse"))
+    ('60.00 ± 10.00', '50.00', '2.610 ± 0.001')
+    """
+    if math.isnan(mean) or math.isnan(deviation):
+        return score(mean, metric)
+    if metric.percent or not 1e-3 <= abs(mean) < 1e4:
+        return f"{score(mean, metric)} ± {score(deviation, metric)}"
+    decimals = 3 - math.floor(math.log10(abs(mean)))
+    return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}"
+
+
+def difference(value: float, metric: Metric) -> str:
+    """A difference of two scores, with its sign; of shares in points.
+
+    >>> difference(0.0123, ACCURACY), difference(-0.5, Metric("rmse")), difference(-1e-9, ACCURACY)
+    ('+1.23', '-0.5', '0.00')
+    """
+    if math.isnan(value):
+        return NONE
+    text = f"{100 * value:+.2f}" if metric.percent else f"{value:+.4g}"
+    return text if text[1:].strip("0.") else text[1:]  # 0.00 has no sign
+
+
+def count(number: object, what: str) -> str:
+    """A number of things.
+
+    >>> count(1, "seed"), count(1200, "seed")
+    ('1 seed', '1,200 seeds')
+    """
+    shown = f"{number:,}" if isinstance(number, int) else str(number)
+    return f"{shown} {what}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as part of a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def size(count: float) -> str:
+    """Bytes in the largest unit that fits.
+
+    >>> size(999), size(122_000), size(4.88e6)
+    ('999 B', '122 kB', '4.88 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:  # what would be written 1e+03
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def clock(seconds: float | None) -> str:
+    """Minutes and seconds, and hours where there are any.
+
+    >>> clock(75.4), clock(3725), clock(None)
+    ('1:15', '1:02:05', '–')
+    """
+    if seconds is None:
+        return NONE
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def sentences(remarks: Iterable[str]) -> str:
+    """Remarks, each as a sentence.
+
+    >>> sentences(["reduced: 2 of 200 rounds", "not the paper's model"])
+    "Reduced: 2 of 200 rounds. Not the paper's model."
+    """
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in remarks)
+
+
+def name_of(score: str, metric: Metric) -> str:
+    """A score in a sentence, such as `tail accuracy`."""
+    return WORDS[score][1].format(metric=metric.words)
+
+
+def best_word(metrics: Iterable[Metric]) -> str:
+    """The word for the best by any of these.
+
+    >>> best_word([ACCURACY]), best_word([ACCURACY, Metric("rmse", higher=False)])
+    ('highest', 'best')
+    """
+    words = {"highest" if metric.higher else "lowest" for metric in metrics}
+    return words.pop() if len(words) == 1 else "best"
+
+
+# --- text under headers --------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class TextTable:
     """Text under headers; the first columns name a row. Too wide a table is split between columns."""
@@ -65,15 +182,27 @@ class TextTable:
     rows: Sequence[Sequence[str]]  # an empty one separates groups
     best: Collection[tuple[int, int]] = ()  # row and column of the cells that are marked as best
     styles: Mapping[int, str] = field(default_factory=dict)  # of rows, on a terminal
-    note: str = ""  # what the numbers are
-
-    # --- on a terminal -----------------------------------------------------------------------------
+    note: str = ""  # what the numbers are, in lines
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
         for number, columns in enumerate(self.split(options.max_width)):
-            yield self._part(columns, None if number else self.title)
+            title = None if number else self.title
+            table = Table(
+                box=box.SIMPLE_HEAD, title=title, title_style="bold", title_justify="left"
+            )
+            for i in columns:
+                side, wrap = ("left", False) if i < self.names else ("right", True)
+                table.add_column(self.headers[i], justify=side, no_wrap=wrap, overflow="fold")  # type: ignore[arg-type]
+            for r, row in enumerate(self.rows):
+                style = self.styles.get(r, "")
+                if row:
+                    best = [("bold green" if (r, i) in self.best else style) for i in columns]
+                    table.add_row(*(Text(row[i], s) for i, s in zip(columns, best, strict=True)))
+                else:
+                    table.add_section()
+            yield table
 
     def split(self, width: int) -> list[list[int]]:
         """The columns of each part: as many as fit beside the names, and at least one."""
@@ -91,44 +220,23 @@ class TextTable:
             left -= widths[i]
         return parts or [[*range(self.names)]]
 
-    def _part(self, columns: Sequence[int], title: str | None) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, title=title, title_style="bold", title_justify="left")
-        for i in columns:
-            names = i < self.names
-            side, wrap = ("left", False) if names else ("right", True)
-            table.add_column(self.headers[i], justify=side, no_wrap=wrap, overflow="fold")  # type: ignore[arg-type]
-        for r, row in enumerate(self.rows):
-            if not row:
-                table.add_section()
-                continue
-            style = self.styles.get(r, "")
-            cells = (Text(row[i], "bold green" if (r, i) in self.best else style) for i in columns)
-            table.add_row(*cells)
-        return table
-
-    # --- for papers and pages ------------------------------------------------------------------------
-
     def markdown(self) -> str:
         """For a README or an issue; the best are bold, and the note stands below."""
 
-        def cell(r: int, i: int, content: str) -> str:
-            plain = re.sub(r"([|*`])", r"\\\1", content).replace("<", "&lt;")
-            return f"**{plain}**" if (r, i) in self.best else plain
+        def escape(content: str) -> str:
+            return re.sub(r"([|*`])", r"\\\1", content).replace("<", "&lt;")
 
         rule = ["---"] * self.names + ["---:"] * (len(self.headers) - self.names)
-        lines = [self.headers, rule, *self._cells(cell)]
-        note = ["", self.note] if self.note else []
+        lines = [self.headers, rule, *self._cells(escape, "**{}**")]
+        note = ["", self.note.replace("\n", " ")] if self.note else []
         return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *note, ""])
 
     def latex(self, label: str = "") -> str:
         """For a paper: a table with the rules of `booktabs`; the best are bold."""
-
-        def cell(r: int, i: int, content: str) -> str:
-            return f"\\textbf{{{_latex(content)}}}" if (r, i) in self.best else _latex(content)
-
-        caption = ". ".join(part for part in (self.title, self.note) if part)
+        note = self.note.replace("\n", " ")
+        caption = ". ".join(part for part in (self.title, note) if part)
         columns = "l" * self.names + "r" * (len(self.headers) - self.names)
-        body = iter(" & ".join(line) + r" \\" for line in self._cells(cell))
+        body = iter(" & ".join(line) + r" \\" for line in self._cells(_latex, r"\textbf{{{}}}"))
         rows = [next(body) if row else r"\midrule" for row in self.rows]
         return "\n".join(
             [
@@ -142,23 +250,28 @@ class TextTable:
 
     def html(self, mark: str = "class=best") -> str:
         """For a page or a notebook; the best have the attribute `mark`."""
-
-        def cell(r: int, i: int, content: str) -> str:
-            tag = "th" if i < self.names else "td"
-            return (
-                f"<{tag}{f' {mark}' if (r, i) in self.best else ''}>{html.escape(content)}</{tag}>"
-            )
-
         sides = [" class=name"] * self.names + [""] * (len(self.headers) - self.names)
         heads = zip(sides, map(html.escape, self.headers), strict=True)
         head = "".join(f"<th{side}>{header}</th>" for side, header in heads)
-        lines = "".join(f"<tr>{''.join(line)}</tr>" for line in self._cells(cell))
+        tags = ["th"] * self.names + ["td"] * (len(self.headers) - self.names)
+        lines = ""
+        for r, row in enumerate(self.rows):
+            cells = (
+                f"<{tag}{f' {mark}' if (r, i) in self.best else ''}>{html.escape(content)}</{tag}>"
+                for i, (tag, content) in enumerate(zip(tags, row, strict=False))
+            )
+            lines += f"<tr>{''.join(cells)}</tr>" if row else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
-    def _cells(self, cell: Any) -> list[list[str]]:
-        """The cells of all rows but empty ones, each made by `cell(row, column, text)`."""
+    def _cells(self, escape: Callable[[str], str], best: str) -> list[list[str]]:
+        """The cells of all rows but empty ones, escaped; `best` is how the best are written."""
         return [
-            [cell(r, i, c) for i, c in enumerate(row)] for r, row in enumerate(self.rows) if row
+            [
+                (best if (r, i) in self.best else "{}").format(escape(content))
+                for i, content in enumerate(row)
+            ]
+            for r, row in enumerate(self.rows)
+            if row
         ]
 
 
@@ -170,39 +283,6 @@ _SPECIAL |= {"±": r"$\pm$", "–": "--", "−": "$-$", "Δ": r"$\Delta$", "β":
 def _latex(content: str) -> str:
     signs = re.sub(r"(?<![\w.])-(?=\d)", "−", content)  # of a number, not of a name
     return "".join(_SPECIAL.get(sign, sign) for sign in signs)
-
-
-# --- the closing table -------------------------------------------------------------------------------
-
-
-def closing_table(results: Results, *, costs: bool = True) -> TextTable:
-    """All scores over seeds, and their costs: the table that ends a study."""
-    scores, settings = shown_scores(results), {one.name: one for one in results.settings}
-    leaders = {(s.name, n): best_methods(results, s, n) for s in results.compared for n in scores}
-    records = results.table.to_dict("records")
-    diverged = costs and any(row["diverged"] for row in records)
-    rows: list[dict[str, str]] = []
-    styles, marked = {}, []
-    for row in sorted(
-        records, key=lambda row: settings[row["setting"]].reference
-    ):  # references last
-        setting, label = settings[row["setting"]], str(row["method"])
-        cells = {SCORES[name][0]: _score(results, setting, row, name) for name in scores}
-        if setting.reference:  # its bytes mean nothing
-            styles[len(rows)] = "italic cyan"
-            rows.append({"setting": "", "method": f"{setting.name} ({label})", **cells})
-            continue
-        if costs:
-            cells |= {"bytes": units.size(row["bytes_total"]), "merges": f"{row['merges']:.0f}"}
-        if diverged:
-            count = f"{row['diverged']} of {row['seeds']}" if row["diverged"] else ""
-            cells["diverged"] = count
-        best = [SCORES[name][0] for name in scores if label in leaders[setting.name, name]]
-        marked += [(len(rows), header) for header in best]
-        rows.append({"setting": setting.name, "method": label, **cells})
-    by = {setting.metric.with_unit(" in %") for setting in results.settings if setting.by}
-    title = f"{results.name}, by {' and '.join(sorted(by))}" if by else results.name
-    return _table(title, rows, len(results.compared) > 1, " ".join(notes(results)), marked, styles)
 
 
 def _table(
@@ -232,12 +312,44 @@ def _table(
     return TextTable(title, headers, 1 + several, rows, best, shown, note)
 
 
-def shown_scores(results: Results) -> list[str]:
-    """The scores that were measured."""
-    scores = [name for name in SCORES if results.table[name].notna().any()]
+# --- the closing table -------------------------------------------------------------------------------
+
+
+def closing_table(results: Results, *, costs: bool = True, mark: str = "Bold") -> TextTable:
+    """All scores over seeds, and their costs: the table that ends a study. `mark` is what marks the best."""
+    settings, records = (
+        {one.name: one for one in results.settings},
+        results.table.to_dict("records"),
+    )
+    records.sort(key=lambda row: settings[row["setting"]].reference)  # references last
+    scores = [name for name in WORDS if results.table[name].notna().any()]
     if "full_test" in scores and not evaluated_in_part(results):
         scores.remove("full_test")  # every evaluation was of all test samples
-    return scores
+    best = {(s.name, n): best_methods(results, s, n) for s in results.compared for n in scores}
+    last_rounds = results.history.groupby(["setting", "method"])["round"].max()
+    rows: list[dict[str, str]] = []
+    styles, marked, bracketed = {}, [], False
+    for row in records:
+        setting, label = settings[row["setting"]], str(row["method"])
+        cells = {WORDS[n][0]: spread(row[n], row[f"{n}_std"], setting.metric) for n in scores}
+        if setting.reference:  # its bytes mean nothing
+            styles[len(rows)] = "italic cyan"
+            rows.append({"setting": "", "method": f"{setting.name} ({label})", **cells})
+            continue
+        at = int(last_rounds.get((setting.name, label), setting.rounds))
+        if "last" in scores and not math.isnan(row["last"]) and at < setting.rounds:
+            cells["last"], bracketed = f"{cells['last']} ({at})", True
+        if costs:
+            cells |= {"bytes": size(row["bytes_total"]), "merges": f"{row['merges']:.0f}"}
+        if costs and results.summary["diverged"].any():
+            lost = f"{row['diverged']} of {row['seeds']}" if row["diverged"] else ""
+            cells["diverged"] = lost
+        marked += [(len(rows), WORDS[n][0]) for n in scores if label in best[setting.name, n]]
+        rows.append({"setting": setting.name, "method": label, **cells})
+    by = {setting.metric.with_unit(" in %") for setting in results.settings if setting.by}
+    title = f"{results.name}, by {' and '.join(sorted(by))}" if by else results.name
+    note = "\n".join(_closing_notes(results, scores, mark, bracketed))
+    return _table(title, rows, len(results.compared) > 1, note, marked, styles)
 
 
 def best_methods(results: Results, setting: SettingInfo, score: str) -> list[str]:
@@ -245,52 +357,73 @@ def best_methods(results: Results, setting: SettingInfo, score: str) -> list[str
     enough = results.runs(setting.name)["seed"].nunique() >= ENOUGH
     # `final` has no winner: only methods in the middle of a period have it
     choice = score != "final" and len(results.labels(setting.name)) > 1
-    return results.leaders(setting.name, score) if enough and choice else []
+    return leaders(results, setting.name, score) if enough and choice else []
 
 
-def _score(results: Results, setting: SettingInfo, row: Mapping[str, Any], name: str) -> str:
-    """A score over seeds; behind `last` its round, where that is not the last one."""
-    shown = units.spread(row[name], row[f"{name}_std"], setting.metric)
-    if name != "last" or setting.reference or math.isnan(row[name]):
-        return shown
-    at = last_evaluation(results, setting, row["method"])
-    return f"{shown} ({at})" if at < setting.rounds else shown
-
-
-def last_evaluation(results: Results, setting: SettingInfo, label: str) -> int:
-    """The round of a method's last evaluation; the setting's last where there is no history."""
-    rounds = results.rows(setting.name, label)["round"]
-    return int(rounds.max()) if len(rounds) else setting.rounds
-
-
-def notes(results: Results, mark: str = "Bold") -> list[str]:
-    """Below the closing table: what its numbers are. `mark` is what marks the best."""
-    lines = [] if results.finished else ["Not finished: these are the numbers so far."]
-    lines.append(caption(results))
-    if scores := shown_scores(results):
-        explanations = (f"{SCORES[name][0]}: {explanation(results, name)}" for name in scores)
-        lines.append(f"{'; '.join(explanations)}.")
+def _closing_notes(
+    results: Results, scores: Sequence[str], mark: str, bracketed: bool
+) -> Iterator[str]:
+    """What the numbers of the closing table are."""
+    if not results.finished:
+        yield "Not finished: these are the numbers so far."
+    yield caption(results)
+    if scores:
+        explanations = (f"{WORDS[name][0]}: {explanation(results, name)}" for name in scores)
+        yield f"{'; '.join(explanations)}."
     groups = [one for one in results.compared if len(results.labels(one.name)) > 1]
     seeds = [results.runs(one.name)["seed"].nunique() for one in groups]
     if any(n >= ENOUGH for n in seeds):
-        lines.append(
+        yield (
             f"{mark}: not significantly different from the best "
             "(the 95 % CI of the paired differences includes 0)."
         )
     if any(n < ENOUGH for n in seeds):
-        lines.append(f"The best are not marked with fewer than five seeds ({min(seeds)} here).")
-    pairs = [(one, label) for one in results.compared for label in results.labels(one.name)]
-    if any(last_evaluation(results, one, label) < one.rounds for one, label in pairs):
-        lines.append(
-            "In brackets: the round of the last evaluation, where it is not the last round."
-        )
+        yield f"The best are not marked with fewer than five seeds ({min(seeds)} here)."
+    if bracketed:
+        yield "In brackets: the round of the last evaluation, where it is not the last round."
     early = results.summary[results.summary["ended"] != ""]
     if len(early):
         first, last = early["rounds"].min(), early["rounds"].max()
         span = f"round {first}" if first == last else f"rounds {first} to {last}"
         why = " or ".join(sorted(early["ended"].unique()))
-        lines.append(f"{len(early)} of {len(results.summary)} runs ended early, at {span} ({why}).")
-    return [*lines, *divergence.notes(results)]
+        yield f"{len(early)} of {len(results.summary)} runs ended early, at {span} ({why})."
+    yield from divergence_notes(results)
+
+
+def divergence_notes(results: Results) -> Iterator[str]:
+    """Runs that diverged, and visits that were set aside."""
+    runs = [f"{row['run']} {row['where']}" for row in diverged_runs(results)]
+    if runs:
+        more = [f"and {len(runs) - NAMED} more"] if len(runs) > NAMED else []
+        yield f"Diverged: {'; '.join([*runs[:NAMED], *more])}. {DIVERGED_HELP}"
+    for setting in results.settings:
+        counts = []
+        for label, mine in results.runs(setting.name).groupby("method", sort=False):
+            aside = int(mine["set_aside"].fillna(0).sum())
+            visits = int(mine["rounds"].sum()) * int(setting.keys["cohort"])
+            counts += [f"{label} {aside:,} of {visits:,}"] if aside else []
+        if counts:
+            name = f" of {setting.name}" if len(results.settings) > 1 else ""
+            yield f"Visits{name} set aside, as they ended in NaN or infinity: {', '.join(counts)}."
+
+
+def diverged_runs(results: Results) -> list[Row]:
+    """The runs that diverged; `where` says in which visit."""
+    rows = to_rows(results.summary[results.summary["diverged"]])
+    visit = ("broke_round", "broke_client", "broke_slot")
+    return [row | {"where": diverged_where(*(row.get(name) for name in visit))} for row in rows]
+
+
+def diverged_where(round: int | None, client: int | None, slot: int | None) -> str:
+    """The visit in which a run diverged.
+
+    >>> diverged_where(3, 17, 1)
+    'in round 3, in slot 1 at client 17'
+    """
+    if round is None:
+        return "although the losses of all visits were finite"
+    place = f"in slot {slot} " if slot is not None else ""
+    return f"in round {round}, {place}at client {client}"
 
 
 def caption(results: Results) -> str:
@@ -304,30 +437,30 @@ def caption(results: Results) -> str:
 
 
 def _over_seeds(results: Results) -> str:
-    """What scores are means over; settings with other seeds are named."""
-    runs = results.summary.groupby("setting", sort=False)["seed"].unique()
-    seeds = {name: sorted(map(int, some)) for name, some in runs.items()}
-    lists = {name: ", ".join(map(str, some)) for name, some in seeds.items()}
-    if len(set(lists.values())) > 1:
-        each = "; ".join(f"{name} {some}" for name, some in lists.items())
-        return f"mean ± standard deviation over seeds ({each})"
-    first = next(iter(seeds.values()))
-    if len(first) == 1:
-        return f"seed {first[0]}"
-    which = f" ({', '.join(map(str, first))})" if len(first) <= 10 else ""
-    return f"mean ± standard deviation over {len(first)} seeds{which}"
+    """What scores are means over; where settings or methods have other seeds, each is named."""
+    seeds: dict[str, dict[str, str]] = {}  # by setting and method
+    for (setting, method), runs in results.summary.groupby(["setting", "method"], sort=False):
+        lists = ", ".join(map(str, sorted(runs["seed"].unique())))
+        seeds.setdefault(setting, {})[method] = lists
+    different = {text for by_method in seeds.values() for text in by_method.values()}
+    if len(different) > 1:
+        each = []
+        for setting, by_method in seeds.items():
+            if len(set(by_method.values())) == 1:
+                by_method = {"": next(iter(by_method.values()))}
+            each += [" ".join(filter(None, (setting, *pair))) for pair in by_method.items()]
+        return f"mean ± standard deviation over seeds ({'; '.join(each)})"
+    [which] = different
+    number = which.count(",") + 1
+    if number == 1:
+        return f"seed {which}"
+    return f"mean ± standard deviation over {number} seeds" + f" ({which})" * (number <= 10)
 
 
 def explanation(results: Results, score: str) -> str:
     """Which number a score is."""
     shown = [m for one in results.settings for m in ([one.metric] if one.by else one.metrics)]
-    best = units.best(shown)
-    return SCORES[score][2].format(highest=f"the {best}")
-
-
-def name_of(score: str, metric: units.Metric) -> str:
-    """A score in a sentence, such as `final accuracy`."""
-    return SCORES[score][1].format(metric=metric.words)
+    return WORDS[score][2].format(highest=best_word(shown))
 
 
 def evaluated_in_part(results: Results) -> list[int]:
@@ -345,8 +478,8 @@ def test_samples(settings: Iterable[SettingInfo]) -> str:
         if counts:
             ends = sorted({min(counts), max(counts)})
             sizes[setting.name] = " to ".join(f"{size:,}" for size in ends)
-    if not sizes:
-        return "an unknown number of test samples"
+    if not sizes:  # clients of a federation say it at the end
+        return "the test samples of all clients"
     if len(set(sizes.values())) == 1:
         return f"{sizes.popitem()[1]} test samples"
     return f"test samples: {', '.join(f'{name} {size}' for name, size in sizes.items())}"
@@ -354,7 +487,7 @@ def test_samples(settings: Iterable[SettingInfo]) -> str:
 
 def closing_text(results: Results, width: int = 120) -> str:
     """The closing table and its notes as plain text, where a star marks the best."""
-    table = closing_table(results)
+    table = closing_table(results, mark="Star")
     columns = {column for _, column in table.best}
     starred = [
         [
@@ -365,17 +498,17 @@ def closing_text(results: Results, width: int = 120) -> str:
     ]
     plain = TextTable(table.title, table.headers, table.names, starred)
     out = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
-    lines = notes(results, "Star")
-    out.print(plain, *lines, sep="\n", markup=False, highlight=False, emoji=False)
+    out.print(plain, table.note, sep="\n", markup=False, highlight=False, emoji=False)
     content: str = out.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in content.strip("\n").splitlines())
 
 
 def closing_html(results: Results) -> str:
     """The same for a notebook: without colours and scripts."""
-    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes(results))
-    table = closing_table(results).html("style=font-weight:bold")
-    return f"<b>{html.escape(results.name)}</b>{table}{below}"
+    table = closing_table(results)
+    below = "".join(f"<div>{html.escape(note)}</div>" for note in table.note.splitlines())
+    shown = table.html("style=font-weight:bold")
+    return f"<b>{html.escape(results.name)}</b>{shown}{below}"
 
 
 # --- differences, targets, best values ---------------------------------------------------------------
@@ -388,12 +521,12 @@ def comparison_table(
     metrics = {setting.name: setting.metric for setting in results.compared}
     rows = []
     for row in comparison.to_dict("records"):
-        metric = metrics.get(row["setting"], units.ACCURACY)
-        apart, low, high = (units.difference(row[k], metric) for k in ("difference", "low", "high"))
-        interval = units.NONE if math.isnan(row["low"]) else f"{low} to {high}"
+        metric = metrics.get(row["setting"], ACCURACY)
+        apart, low, high = (difference(row[k], metric) for k in ("difference", "low", "high"))
+        interval = NONE if math.isnan(row["low"]) else f"{low} to {high}"
         cells = [apart, interval, str(row["wins"]), str(row["losses"])]
-        cells = [units.NONE] * 4 if row["verdict"] == BASELINE else cells
-        cells.append(units.NONE if math.isnan(row["rank"]) else f"{row['rank']:.2f}")
+        cells = [NONE] * 4 if row["verdict"] == BASELINE else cells
+        cells.append(NONE if math.isnan(row["rank"]) else f"{row['rank']:.2f}")
         names = ("difference", "95% CI", "won", "lost", "rank")
         record = {"setting": row["setting"], "method": row["method"]}
         rows.append(record | dict(zip(names, cells, strict=True)) | {"verdict": row["verdict"]})
@@ -401,12 +534,12 @@ def comparison_table(
     styles = {i: colours[row["verdict"]] for i, row in enumerate(rows) if row["verdict"] in colours}
     words = " and ".join(dict.fromkeys(name_of(score, one) for one in metrics.values()))
     note = (
-        f"differences from {baseline} in {words} on the test set, seed by seed ({SCORES[score][0]}: "
+        f"differences from {baseline} in {words} on the test set, seed by seed ({WORDS[score][0]}: "
         f"{explanation(results, score)}); 95 % confidence intervals by Student's t; seeds won and lost; "
-        f"mean rank, 1 is the {units.best(metrics.values())}"
+        f"mean rank, 1 is the {best_word(metrics.values())}"
     )
     title = f"{words[0].upper()}{words[1:]}, compared with {baseline}"
-    note = units.sentences([note, *results.remarks])
+    note = sentences([note, *results.remarks])
     return _table(title, rows, len(metrics) > 1, note, styles=styles)
 
 
@@ -420,28 +553,28 @@ def target_table(results: Results, targets: pd.DataFrame) -> TextTable:
         record["reached"] = f"{row['reached']} of {row['seeds']}"
         for name in COSTS:
             mean, deviation = row[name], row[f"{name}_std"]
-            show = units.size if name == "bytes" else "{:.0f}".format
-            spread = "" if math.isnan(deviation) else f" ± {show(deviation)}"
+            show = size if name == "bytes" else "{:.0f}".format
+            within = "" if math.isnan(deviation) else f" ± {show(deviation)}"
             header = "sent, both ways" if name == "bytes" else name
-            record[header] = units.NONE if math.isnan(mean) else show(mean) + spread
+            record[header] = NONE if math.isnan(mean) else show(mean) + within
         rows.append(record)
     goals, title = {row["target"] for row in rows}, "To reach the target"
     if len(goals) == 1:
         title = f"To reach {goals.pop()}"
         rows = [{k: v for k, v in row.items() if k != "target"} for row in rows]
     note = "until a method first reaches the target, seed by seed; mean ± standard deviation over the seeds that do"
-    return _table(title, rows, len(metrics) > 1, units.sentences([note, *results.remarks]))
+    return _table(title, rows, len(metrics) > 1, sentences([note, *results.remarks]))
 
 
-def target_name(target: float | str, metric: units.Metric) -> str:
+def target_name(target: float | str, metric: Metric) -> str:
     """A target in words.
 
-    >>> target_name("FedAvg", units.ACCURACY), target_name(0.68, units.ACCURACY)
+    >>> target_name("FedAvg", ACCURACY), target_name(0.68, ACCURACY)
     ("FedAvg's best accuracy", '68.00 %')
     """
     if isinstance(target, str):
         return f"{target}'s best {metric.words}"
-    return units.score(target, metric) + " %" * metric.percent
+    return score(target, metric) + " %" * metric.percent
 
 
 def best_values_table(results: Results) -> TextTable:
@@ -453,11 +586,11 @@ def best_values_table(results: Results) -> TextTable:
         sweep, done = grids[row["sweep"]], isinstance(row["setting"], str)
         first, record = sweep.settings[0], {"sweep": sweep.name, "method": row["method"]}
         for key, short in keys.items():
-            value = text(row[key]) if done else units.NONE
+            value = text(row[key]) if done else NONE
             record[short] = value if key in sweep.keys else ""
         validation = row["chosen_by"] if row["by"] == "validation" else math.nan
-        record["validation"] = units.score(validation, first.metrics[0])
-        test = units.spread(row["score"], row["score_std"], first.metric)
+        record["validation"] = score(validation, first.metrics[0])
+        test = spread(row["score"], row["score_std"], first.metric)
         rows.append(record | {"test": test if done else "diverged or not done"})
     how = {
         "validation": "Chosen for each method by the best validation score, mean over seeds; "
@@ -465,6 +598,6 @@ def best_values_table(results: Results) -> TextTable:
         "test": "Chosen on the test set (last 10 % of rounds), so these numbers are optimistic: "
         "with validation: 0.1 a study chooses on samples of their own.",
     }
-    notes_ = [words for by, words in how.items() if by in {sweep.by for sweep in grids.values()}]
-    note = " ".join(filter(None, [*notes_, units.sentences(results.remarks)]))
+    lines = [words for by, words in how.items() if by in {sweep.by for sweep in grids.values()}]
+    note = " ".join(filter(None, [*lines, sentences(results.remarks)]))
     return _table("Best values", rows, len(grids) > 1, note)

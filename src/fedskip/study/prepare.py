@@ -14,6 +14,7 @@ from fedskip.config.setting import Draft, Setting
 from fedskip.data.client_scores import refuse_unmixed
 from fedskip.data.dataset import Dataset
 from fedskip.data.division import Division, divide
+from fedskip.data.heatmap import sample_counts
 from fedskip.data.loaded import LoadedDataset, LoadedDatasets
 from fedskip.data.standardize import Scale, Standardized, measure_scale, refuse_unfit
 from fedskip.engine.arithmetic import Arithmetic
@@ -21,6 +22,7 @@ from fedskip.engine.task import Task
 from fedskip.engine.upload_filters import EPSILON, UploadFilter
 from fedskip.federation import Run, make_routes, make_run, make_task
 from fedskip.federation.wiring import Routes
+from fedskip.files import write_text
 from fedskip.methods.base import Method
 from fedskip.models.construction import initial_model
 from fedskip.models.lstm import CharLSTM
@@ -184,11 +186,14 @@ class Prepared:
         )
 
     def save_partitions(self, folder: Path) -> None:
-        """Write who owns which sample, unless it is written already."""
+        """Write who owns which sample, and how many of each class, unless it is written already."""
         for seed, division in self.divisions.items():
             file = partition_file(folder, self.setting, seed)
             if not file.exists():
                 division.clients.save(file)
+            table = folder / f"samples-{self.setting.name}-{seed}.csv"
+            if not table.exists():
+                write_text(table, sample_counts(division.clients, self.dataset))
         for seed, scale in self.scales.items():
             file = folder / f"scale-{self.setting.name}-{seed}.npz"
             if not file.exists():

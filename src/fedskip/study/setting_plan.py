@@ -32,7 +32,7 @@ from fedskip.records.folder import Facts
 from fedskip.records.history import summarise
 from fedskip.records.table import Row
 from fedskip.report.progress import RunLabel, SettingProgress, Status
-from fedskip.report.units import Metric as ShownMetric
+from fedskip.report.results import Metric as ShownMetric
 from fedskip.study.evaluation import Evaluation, Waiting
 from fedskip.study.machine import Machine
 from fedskip.study.prepare import Prepared
@@ -188,6 +188,7 @@ class SettingPlan:
             "data": dict(self.prepared.loaded.digests),
             "divisions": {seed: each.facts() for seed, each in self.prepared.divisions.items()},
             "short": self.prepared.short(),
+            "methods": [one.label_with(vars(one)) for one in self.prepared.setting.methods],
             "metrics": [shown(metric)._asdict() for metric in self.prepared.metrics],
             "guessing": score_of_guessing(self.prepared),
             "warned": self.warnings,

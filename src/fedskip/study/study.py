@@ -28,8 +28,7 @@ from fedskip.records.folder import Facts, Folder, added_to, compare_data, next_f
 from fedskip.report.page import write_report
 from fedskip.report.progress import Progress, ShowProgress, showing
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import Start
-from fedskip.report.trackers.tracker_list import TrackerList, Trackers
+from fedskip.report.trackers import Start, TrackerList, Trackers
 from fedskip.study.machine import arithmetic_of, resolve_device, suited
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
@@ -95,11 +94,12 @@ class Study:
     @classmethod
     def load(cls, out: str | os.PathLike[str], *, cluster: str | None = None) -> Study:
         """The study whose folder this is, to go on with it here or on a cluster."""
-        file = Folder(Path(out)).file
-        if not file.exists():
+        folder = Folder(Path(out))
+        folder.refuse_federation()
+        if not folder.file.exists():
             fix = f"start one with {either('`fedskip run`', '`Study(...).run()`')}"
             raise InputError("out", "holds no study: there is no study.yaml", str(out), fix)
-        return cls(out, spec=replace(build(load_yaml(file)), cluster=cluster))
+        return cls(out, spec=replace(build(load_yaml(folder.file)), cluster=cluster))
 
     def run(
         self, progress: ShowProgress = None, *, anyway: bool = False, trackers: Trackers = ()

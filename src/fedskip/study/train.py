@@ -21,7 +21,7 @@ from fedskip.records.folder import Facts, Folder, compare
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.table import Row, Table
 from fedskip.report.progress import Progress, Status
-from fedskip.report.trackers.tracker_list import TrackerList
+from fedskip.report.trackers import TrackerList
 from fedskip.study.prepare import Prepared, further_columns
 from fedskip.study.processes import Process, Respond, Tell, answers
 from fedskip.study.setting_plan import Group, SettingPlan

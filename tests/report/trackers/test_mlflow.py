@@ -4,7 +4,8 @@ import pytest
 from mlflow import MlflowClient
 
 from fedskip import Tracker
-from fedskip.report.trackers import MLflow, mlflow
+from fedskip.report.trackers import mlflow
+from fedskip.report.trackers.mlflow import MLflow
 from studies import numbers, study, weights
 from tracked import FEW, flat, history, kill, summaries, without_clock
 

@@ -5,7 +5,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
-from fedskip.report.trackers import TensorBoard
+from fedskip.report.trackers.tensorboard import TensorBoard
 from studies import as_table, study
 from tracked import FEW, flat, history, kill, summaries, without_clock
 

@@ -9,7 +9,7 @@ import pytest
 import wandb
 
 from fedskip import Tracker
-from fedskip.report.trackers import WandB
+from fedskip.report.trackers.wandb import WandB
 from studies import numbers, study, weights
 from tracked import FEW, flat, history, kill, summaries, without_clock
 

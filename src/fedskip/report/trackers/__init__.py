@@ -1,8 +1,196 @@
-"""Trackers send the numbers of a study elsewhere while it trains."""
+"""Trackers send the numbers of a study elsewhere while it trains.
 
-from fedskip.report.trackers.base import Start, TrackedRun, Tracker
-from fedskip.report.trackers.mlflow import MLflow
-from fedskip.report.trackers.tensorboard import TensorBoard
-from fedskip.report.trackers.wandb import WandB
+A `Progress` watches a setting in training and asks how far it is. A tracker only gets plain data, which it may
+keep. One that fails is dropped, and the study goes on.
+"""
 
-__all__ = ["MLflow", "Start", "TensorBoard", "TrackedRun", "Tracker", "WandB"]
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedskip.config import RECORD, Setting, StudySpec, plain
+from fedskip.errors import InputError, first_line, require, unknown
+from fedskip.files import write_text
+from fedskip.parsing.dotted_keys import flatten
+from fedskip.parsing.user_code import is_own, load
+from fedskip.records.folder import settings_of
+from fedskip.records.table import Row
+from fedskip.report import TRACKERS
+from fedskip.report.results import Results
+
+Value = bool | int | float | str
+PLURAL = ("name", "methods", "seeds", RECORD)  # keys of a setting that are not a run's
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run and its hyper-parameters."""
+
+    name: str
+    setting: str
+    method: str  # its label in tables
+    seed: int
+    # those of its setting, dotted; `setting`, `method`, `method.mu`, `seed`
+    keys: Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A study that starts or resumes."""
+
+    name: str
+    out: Path  # its folder
+    runs: Sequence[TrackedRun]
+    rows: Sequence[Row]  # its history up to the last checkpoints; later rounds follow
+
+    @classmethod
+    def of(
+        cls, out: Path, spec: StudySpec, settings: Sequence[Setting], rows: Sequence[Row]
+    ) -> Start:
+        runs = {}
+        for setting, keys in zip(settings, settings_of(plain(spec, settings)), strict=True):
+            shared = flatten({k: v for k, v in keys.items() if k not in PLURAL})
+            for part in setting.parts():
+                for method in part.methods:
+                    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+                    about = {"setting": setting.name, "method": part.label(method)}
+                    about |= {f"method.{name}": value for name, value in fields.items()} | shared
+                    values = {  # numbers and texts as they are
+                        key: value if isinstance(value, Value) else str(value)
+                        for key, value in about.items()
+                        if value is not None
+                    }
+                    for seed in part.seeds:
+                        name = part.run_name(method, seed)
+                        run = TrackedRun(
+                            name, setting.name, part.label(method), seed, values | {"seed": seed}
+                        )
+                        runs[name] = run
+        return cls(spec.name, out, [*runs.values()], [row for row in rows if row["run"] in runs])
+
+    @cached_property
+    def id(self) -> str:
+        """A lasting id of the folder, for servers that hold many studies."""
+        file = self.out / ".tracked"
+        if not file.exists():
+            write_text(file, uuid.uuid4().hex[:16])
+        return file.read_text(encoding="utf-8").strip()
+
+
+class Tracker:
+    """Gets the numbers of a study while it trains. Write a subclass to send them elsewhere."""
+
+    def on_start(self, start: Start) -> None:
+        """The study starts, or resumes from its checkpoints with the rows in `start.rows`."""
+
+    def on_rows(self, rows: list[Row]) -> None:
+        """The history has new rows. Those of a run come in order, and never twice."""
+
+    def on_end(self, results: Results) -> None:
+        """The study is finished."""
+
+    def close(self) -> None:
+        """The study has ended, failed or was stopped: close what is open. Only a kill skips this."""
+
+
+Trackers = str | Tracker | Iterable[str | Tracker]  # trackers, or their names
+
+
+def finite_numbers(row: Row) -> dict[str, float]:
+    """The measurements in a row that are finite.
+
+    >>> finite_numbers({"run": "a.FedAvg.s0", "seed": 0, "round": 5, "merges": 1, "test_loss": float("nan")})
+    {'merges': 1}
+    """
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in ("seed", "round") and isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+@contextlib.contextmanager
+def importing(name: str) -> Iterator[None]:
+    """Inside, a tracker imports its library. If that fails, the error says how to install it."""
+    try:
+        yield
+    except Exception as error:  # a library that does not fit another may raise anything
+        missing = isinstance(error, ModuleNotFoundError)
+        rule = "is not installed" if missing else f"cannot be imported ({first_line(error)})"
+        fix = f'install it with `pip install "fedskip[{name}]"`'
+        raise InputError(name, rule, fix=fix) from error
+
+
+def make_tracker(name: str, field: str = "trackers") -> Tracker:
+    """Make the tracker of this name, or of `MODULE:CLASS`. Refuses one that cannot work here."""
+    if name not in TRACKERS and not is_own(name):
+        raise unknown(field, name, TRACKERS)
+    kind = load(f"{__name__}.{name}:{TRACKERS[name]}" if name in TRACKERS else name, field)
+    rule = "must be a subclass of fedskip.Tracker"
+    require(f"{field} {name}", isinstance(kind, type) and issubclass(kind, Tracker), rule, kind)
+    try:
+        tracker: Tracker = kind()
+    except InputError as error:
+        raise InputError(f"{field} {name}:", error.rule, fix=error.fix) from error.__cause__
+    except Exception as error:  # a custom class may raise anything
+        rule = f"cannot be made: {type(error).__name__}: {first_line(error)}"
+        raise InputError(f"{field} {name}", rule, fix="its arguments need defaults") from error
+    return tracker
+
+
+class TrackerList(Tracker):
+    """Calls all trackers of a study, and never fails: a failing tracker gets a warning and is dropped."""
+
+    def __init__(self, trackers: Trackers = ()) -> None:
+        listed = [trackers] if isinstance(trackers, str | Tracker) else trackers
+        self.trackers = [make_tracker(item) if isinstance(item, str) else item for item in listed]
+        self._last_round: dict[str, int] = {}  # that trackers got, by run
+        kinds = [type(tracker) for tracker in self.trackers]
+        for tracker, kind in zip(self.trackers, kinds, strict=True):
+            rule, fix = "must be trackers or their names", "write trackers=['tensorboard'], say"
+            require("trackers", isinstance(tracker, Tracker), rule, tracker, fix)
+            once = kinds.count(kind) == 1 or not kind.__module__.startswith(f"{__name__}.")
+            require("trackers", once, "must not hold the same one twice", kind.__name__)
+
+    def on_start(self, start: Start) -> None:
+        self._last_round = {row["run"]: row["round"] for row in start.rows}
+        self._call("on_start", start)
+
+    def on_rows(self, rows: list[Row]) -> None:
+        # with `anyway`, a run that the checkpoint lacks starts again, and repeats rounds
+        new = [row for row in rows if row["round"] > self._last_round.get(row["run"], 0)]
+        self._last_round |= {row["run"]: row["round"] for row in new}
+        if new:
+            self._call("on_rows", new)
+
+    def on_end(self, results: Results) -> None:
+        self._call("on_end", results)
+
+    def close(self) -> None:
+        self._call("close")
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        for tracker in list(self.trackers):
+            try:
+                if hook == "on_rows":  # copies, which a tracker may change
+                    tracker.on_rows([dict(row) for row in arguments[0]])
+                else:
+                    getattr(tracker, hook)(*arguments)
+            except Exception as error:
+                self.trackers = [other for other in self.trackers if other is not tracker]
+                name, why = type(tracker).__name__, f"{type(error).__name__}: {first_line(error)}"
+                log.warning("%s failed in %s (%s); the study goes on without it", name, hook, why)
+                if hook != "close":
+                    with contextlib.suppress(Exception):
+                        tracker.close()

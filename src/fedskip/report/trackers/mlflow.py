@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from fedskip.records.table import Row
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import Start, TrackedRun, Tracker, finite_numbers, importing
+from fedskip.report.trackers import Start, TrackedRun, Tracker, finite_numbers, importing
 
 PAUSE = 5.0  # seconds between two sendings: each costs a database some ms
 BATCH = 50  # rows, or parameters, per sending: MLflow accepts 1000 numbers or 100 parameters

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedskip.records.table import Row
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import Start, Tracker, finite_numbers, importing
+from fedskip.report.trackers import Start, Tracker, finite_numbers, importing
 
 EVENTS = "events.out.tfevents"  # TensorBoard reads files with this prefix
 

@@ -14,7 +14,7 @@ from typing import Any
 from fedskip.files import digest
 from fedskip.records.table import Row
 from fedskip.report.results import Results
-from fedskip.report.trackers.base import Start, TrackedRun, Tracker, finite_numbers, importing
+from fedskip.report.trackers import Start, TrackedRun, Tracker, finite_numbers, importing
 
 
 class WandB(Tracker):
