@@ -49,7 +49,7 @@ from fedskip.bench import contestants as bench
 from fedskip.bench.cases import CASES, PflCNN
 from fedskip.bench.contestants import Once, contestant, once
 from fedskip.bench.measure import SECONDS
-from fedskip.data.random_data import images
+from fedskip.data.synthetic import random_images
 from fedskip.engine import Local, Loop
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
 from fedskip.errors import InputError
@@ -194,7 +194,9 @@ def main(
     device: str, precision: str | None, seconds: float | None, clients: int, cohort: int
 ) -> None:
     """The last line printed is a JSON object."""
-    case = replace(CASES["pfl-cifar10"], data=partial(images, clients, IMAGES), cohort=cohort)
+    case = replace(
+        CASES["pfl-cifar10"], data=partial(random_images, clients, IMAGES), cohort=cohort
+    )
     keys = case.study(cohort, clients=clients, device=device, precision=precision)
     prepared, machine = bench.setting_of(keys)
     task, local = prepared.task, prepared.setting.local

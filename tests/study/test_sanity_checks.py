@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedskip import Arrays, Dataset
 from fedskip.config import Draft
-from fedskip.data.loaded import LoadedDatasets
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine.arithmetic import EXACT
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.sanity_checks import sanity_checks, score_of_guessing

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedskip import config
-from fedskip.data.loaded import LoadedDatasets
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine import Engine, Stacked
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
 from fedskip.errors import InputError

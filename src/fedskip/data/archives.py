@@ -35,10 +35,10 @@ OPENERS: dict[bytes, Callable[..., Any]] = {  # by the first bytes of a file
 
 
 class Limited(io.RawIOBase):
-    """A stream whose reader counts its bytes: `check(total)` raises when there are too many."""
+    """A stream that may not hold more than `LIMIT` bytes."""
 
-    def __init__(self, stream: IO[bytes], check: Callable[[int], None]) -> None:
-        self.stream, self.check, self.total = stream, check, 0
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self.path, self.stream, self.total = path, stream, 0
 
     def readable(self) -> bool:
         return True
@@ -47,7 +47,7 @@ class Limited(io.RawIOBase):
         content = self.stream.read(len(buffer))
         buffer[: len(content)] = content
         self.total += len(content)
-        self.check(self.total)
+        _refuse_large(self.path, self.total)
         return len(content)
 
     def close(self) -> None:
@@ -55,13 +55,18 @@ class Limited(io.RawIOBase):
         super().close()
 
 
-def unpacked(path: Path, check: Callable[[int], None] | None = None) -> IO[bytes]:
-    """Open a file that may be compressed by gzip, bzip2 or xz; `check` gets the bytes read so far."""
+def unpacked(path: Path) -> IO[bytes]:
+    """Open a file that may be compressed by gzip, bzip2 or xz, whatever its name says."""
     with path.open("rb") as file:
         head = file.read(6)
     opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), open)
-    limited = Limited(opener(path, "rb"), check or (lambda size: _refuse_large(path, size)))
-    return io.BufferedReader(limited, 1 << 20)
+    stream: IO[bytes] = opener(path, "rb")
+    return stream
+
+
+def official(path: Path) -> IO[bytes]:
+    """The same for a file of an official data set, which is far smaller than `LIMIT`."""
+    return io.BufferedReader(Limited(path, unpacked(path)), 1 << 20)
 
 
 def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -89,7 +94,7 @@ def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
 
 def _tar_contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     # as a stream: headers and unwanted files count, too
-    with unpacked(path) as file, tarfile.open(fileobj=cast(Any, file), mode="r|") as archive:
+    with official(path) as file, tarfile.open(fileobj=cast(Any, file), mode="r|") as archive:
         for member in archive:
             is_plain = member.isdir() or (member.isfile() and not member.issparse())
             name = _base_name(path, member.name, is_link=not is_plain)

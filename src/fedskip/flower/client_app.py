@@ -17,9 +17,9 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedskip.data.archives import read_npz
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Dataset
 from fedskip.data.division import split
-from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.loop import Loop
 from fedskip.engine.task import Job, Task
@@ -208,7 +208,7 @@ class Client:
     def _load(self) -> Dataset:
         data, loader = self.config.data, self.config.loader
         if loader is None:
-            return LoadedDatasets().get({"name": data}).dataset
+            return LoadedDatasets().get({"name": data})
         require("loader", is_own(loader), "must be MODULE:FUNCTION", loader)
         try:
             made: Any = load(loader, "loader")(data)
@@ -219,7 +219,7 @@ class Client:
             raise InputError(f"loader {loader}", rule) from error
         rule, fix = "must give a fedskip.Dataset", "docs/federation.md has an example"
         require(f"loader {loader}", isinstance(made, Dataset), rule, type(made).__name__, fix)
-        return LoadedDatasets().get(made).dataset
+        return LoadedDatasets().get(made)
 
     @cached_property
     def samples(self) -> tuple[np.ndarray, np.ndarray]:

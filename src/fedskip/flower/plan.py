@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedskip.config import Setting, StudySpec, build, load_yaml
-from fedskip.data.loaded import LoadedDatasets
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine.evaluate import Evaluator
 from fedskip.errors import InputError, require
 from fedskip.flower.config import RUN, FederationConfig
@@ -59,7 +59,7 @@ class FederationPlan:
         sizes: dict[str, int] = {}
         data: Any = draft.keys["data"]
         if not isinstance(data, dict) or data.get("name") != SITES:
-            dataset = LoadedDatasets().get(data).dataset
+            dataset = LoadedDatasets().get(data)
             rule = "is not for federations: each client would scale by its own numbers"
             require("data.standardize", not dataset.standardize, rule, True, "leave it out")
             defaults, sizes = defaults | dict(dataset.defaults), dataset.sizes
@@ -129,7 +129,7 @@ class FederationPlan:
         if self.config.test is None:
             return None
         try:
-            dataset = LoadedDatasets().get({"name": self.config.test}).dataset
+            dataset = LoadedDatasets().get({"name": self.config.test})
         except InputError as error:
             raise InputError("test", f"cannot be used: {error}") from error
         task = self.job.task(dataset, torch.device("cpu"))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedskip.config.grid import short_names, text
-from fedskip.data import catalogue, heatmap
-from fedskip.data.partitions import Partition
+from fedskip.data import catalogue
+from fedskip.data.partitions import Partition, class_counts
 from fedskip.errors import InputError, unknown
 from fedskip.federation.server import draw_cohort
 from fedskip.methods.period import Period
-from fedskip.report import sweeps
+from fedskip.report import heatmap, sweeps
 from fedskip.report.curves import ACROSS, Curves, curves
 from fedskip.report.figure_io import GREY, finish, new_axes
 from fedskip.report.results import Results, SettingInfo
@@ -271,7 +271,7 @@ class Figures:
             dataset = None
         if dataset is not None and dataset.classes and len(partition) <= 100:
             labels = dataset.samples.labels()
-            counts = heatmap.class_counts(partition, labels, dataset.classes)
+            counts = class_counts(partition, labels, dataset.classes)
             heatmap.paint(counts, axes, dataset.class_names)
         else:
             sizes, colour = np.sort(partition.sizes)[::-1], look("FedSkip-7").colour

@@ -65,7 +65,7 @@ def refuse_other_data(prepared: Prepared, record: Facts, out: Path) -> None:
     begun = record.get("settings", {}).get(prepared.setting.name)
     if begun is not None and prepared.setting.key not in record["settings"]:
         divisions = {seed: each.facts() for seed, each in prepared.divisions.items()}
-        compare_data(begun, {"data": dict(prepared.pool.digests), "divisions": divisions}, out)
+        compare_data(begun, {"data": dict(prepared.dataset.digests), "divisions": divisions}, out)
 
 
 def kept_rows(folder: Folder, history: HistoryFile, parts: Sequence[Setting]) -> list[Row]:

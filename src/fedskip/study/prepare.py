@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fedskip.config.setting import Draft, Setting
-from fedskip.data.client_scores import refuse_unmixed
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Dataset
-from fedskip.data.division import Division, divide
-from fedskip.data.loaded import LoadedDataset, LoadedDatasets
+from fedskip.data.division import Division, divide, refuse_unmixed
 from fedskip.data.standardize import Scale, Standardized, measure_scale, refuse_unfit
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.task import Task
@@ -33,7 +32,7 @@ class Prepared:
     """A setting with everything it names. What lies on the device is made when it is asked for."""
 
     setting: Setting
-    pool: LoadedDataset
+    dataset: Dataset
     divisions: Mapping[int, Division]  # by partition seed
     device: torch.device
     arithmetic: Arithmetic
@@ -41,10 +40,6 @@ class Prepared:
         default_factory=dict
     )  # by partition seed, if inputs are standardised
     choice: EngineChoice | None = None  # of an engine, once it has been tried
-
-    @property
-    def dataset(self) -> Dataset:
-        return self.pool.dataset
 
     @functools.cached_property
     def task(self) -> Task:
@@ -224,8 +219,7 @@ def prepare(
     folder: Path | None = None,
 ) -> Prepared:
     """Load and divide. Partitions that lie in `folder` are used as they are."""
-    pool = pools.get(draft.keys["data"])
-    dataset = pool.dataset
+    dataset = pools.get(draft.keys["data"])
     setting = draft.resolved(dataset.defaults)
     divisions = {
         seed: divide(
@@ -247,7 +241,7 @@ def prepare(
         scales = {
             seed: measure_scale(dataset, each.clients.indices) for seed, each in divisions.items()
         }
-    return Prepared(setting, pool, divisions, device, arithmetic, scales)
+    return Prepared(setting, dataset, divisions, device, arithmetic, scales)
 
 
 def _range(numbers: Iterable[int]) -> str:

@@ -21,7 +21,7 @@ from fedskip.cluster.devices import Device, Failed, model_begun_on, refuse_unlik
 from fedskip.cluster.ray_actors import RayActors
 from fedskip.cluster.scheduler import NeedsData, Scheduler, Task
 from fedskip.config import Setting, StudySpec
-from fedskip.data.loaded import LoadedDataset
+from fedskip.data.dataset import Dataset
 from fedskip.errors import InputError, option
 from fedskip.files import expand_home
 from fedskip.records.checkpoint import group_key, newest, write_checkpoint
@@ -121,8 +121,8 @@ class RayWorkers:
         self.scheduler, self.spec, self.devices = scheduler, spec, devices
         self._planned: dict[str, tuple[Facts, SettingProgress, str]] = {}  # by the key of a part
         self._settings: dict[str, Any] = {}  # references to what is sent of a part, by its key
-        self._datasets: dict[str, LoadedDataset] = {}  # the data of a part, by its key
-        self._sent: dict[LoadedDataset, Any] = {}  # references to those that were sent
+        self._datasets: dict[str, Dataset] = {}  # the data of a part, by its key
+        self._sent: dict[Dataset, Any] = {}  # references to those that were sent
 
     def plan(self, prepared: Sequence[Prepared], noted: Facts, anyway: bool) -> None:
         """Try out parts on the cluster and plan their groups; refuses what cannot be trained."""
@@ -145,16 +145,16 @@ class RayWorkers:
 
     def _send(self, prepared: Prepared, devices: float, anyway: bool) -> None:
         """Send a part without data, and without paths that only this process can resolve."""
-        setting, pool = prepared.setting, prepared.pool
+        setting, dataset = prepared.setting, prepared.dataset
         data = setting.data if isinstance(setting.data, dict) else None
         init = setting.init and str(expand_home(setting.init, "init").absolute())
-        sent = replace(setting, data=data or {"name": pool.dataset.name}, init=init)
-        self._datasets[setting.key] = pool
-        light = replace(prepared, setting=sent, pool=None)  # type: ignore[arg-type]
+        sent = replace(setting, data=data or {"name": dataset.name}, init=init)
+        self._datasets[setting.key] = dataset
+        light = replace(prepared, setting=sent, dataset=None)  # type: ignore[arg-type]
         weights = init and file_digest(init)
         self._settings[setting.key] = ray.put(
             SettingToTrain(
-                self.spec, light, data, pool.digests, weights, prepared.steps, devices, anyway
+                self.spec, light, data, dataset.digests, weights, prepared.steps, devices, anyway
             )
         )
         if data is None:  # an object, which nodes cannot load
@@ -163,7 +163,7 @@ class RayWorkers:
     def _send_data(self, key: str) -> None:
         data = self._datasets[key]
         if data not in self._sent:
-            self._sent[data] = ray.put(pack_dataset(data.dataset))
+            self._sent[data] = ray.put(pack_dataset(data))
 
     def _job(self, key: str, noted: Facts, **more: Any) -> Job:
         return Job(self._settings[key], noted, self._sent.get(self._datasets[key]), **more)

@@ -17,7 +17,7 @@ from fedskip.cluster.connection import connected
 from fedskip.config import Draft, Record, Setting, StudySpec, Tree, build, load_yaml, plain
 from fedskip.config.keys import Methods, Seeds, StudyKeys
 from fedskip.config.setting import KEYS, describe_runs
-from fedskip.data.loaded import LoadedDatasets
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine.local import Decay
 from fedskip.errors import InputError, either, how_to_resume_study, option
 from fedskip.files import locked, write_text

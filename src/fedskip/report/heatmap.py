@@ -7,20 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedskip.data.partitions import Partition
 from fedskip.errors import InputError, option, shorten
 from fedskip.files import write_bytes
 
 FORMATS = (".svg", ".png", ".pdf")
 MOST_NAMES, LONGEST = 30, 20  # names are shown for at most 30 classes, cut to 20 characters
 MOST_NUMBERS = 200  # numbers are shown for at most so many cells
-
-
-def class_counts(partition: Partition, labels: np.ndarray, classes: int) -> np.ndarray:
-    """How many training samples of each class each client has, (C, N); `labels` (n,) of the whole pool."""
-    client = np.repeat(np.arange(len(partition)), partition.sizes)
-    cell = labels[partition.indices].astype(np.int64) * len(partition) + client
-    return np.bincount(cell, minlength=classes * len(partition)).reshape(classes, len(partition))
 
 
 def draw(
