@@ -28,8 +28,16 @@ def everything(folder: Path) -> list[str]:
 def test_folder(monkeypatch, tmp_path):
     assert cache.folder() == tmp_path / "cache"
     monkeypatch.delenv("FEDSKIP_DATA")
-    monkeypatch.setattr(cache.platformdirs, "user_cache_dir", lambda name, **_: f"/caches/{name}")
-    assert cache.folder() == Path("/caches/fedskip")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert cache.folder() == Path("/x/fedskip")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.folder() == Path.home() / ".cache/fedskip"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache.folder() == Path.home() / "Library/Caches/fedskip"
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", "/local")
+    assert cache.folder() == Path("/local/fedskip")
 
 
 def test_write_and_read(root):

@@ -85,7 +85,7 @@ def test_a_constant_column_is_said() -> None:
         ({}, {}, r"data.label must name the column of the frame to predict. Name one"),
         ({}, {"label": "z"}, r"data.label must be a column of the frame, got 'z'"),
         ({}, {"label": 5}, r"data.label must be the name of a column, or a list of them, got 5"),
-        ({}, {"label": []}, r"data.label must name a column"),
+        ({}, {"label": []}, r"data.label must name the column"),
         ({}, {"label": "y", "client": "whom"}, r"data.client must be a column.*Did you mean 'who'"),
         ({}, {"label": "y", "client": "y"}, r"data.client must not be a column of label or test"),
         ({}, {"label": "y", "features": ["y"]}, r"data.features must not be a column of label or test"),
@@ -119,7 +119,7 @@ def test_no_frame() -> None:
 def test_categories_of_a_test_table_keep_the_order_of_the_table() -> None:
     levels = ["low", "middle", "high"]
     train = pd.DataFrame({"a": np.arange(6.0), "y": pd.Categorical(["low", "high"] * 3, levels)})
-    test = pd.DataFrame({"a": [1.0, 2.0], "y": pd.Categorical(["high", "low"])})
+    test = pd.DataFrame({"a": [11.0, 12.0], "y": pd.Categorical(["high", "low"])})
     data = from_frame(train, label="y", test=test)
     assert data.class_names == tuple(levels)
     assert data.samples.y.tolist() == [0, 2] * 3 + [2, 0]  # type: ignore[attr-defined]
@@ -374,3 +374,62 @@ def test_broken_files() -> None:
         InputError, match=r"data.lable is not an option of 'csv'.*Did you mean 'label'"
     ):
         load("patients.csv", lable="outcome")
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def saved(name: str, text: str) -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def test_clients_are_who_they_are_called() -> None:
+    rows = "who,x,y\n01,1,a\n1,2,b\n001,3,a\n01,4,b\n1e3,5,a\n1000,6,b\n"
+    data = load(saved("a.csv", rows), label="y", client="who")
+    assert data.owner_names == ("001", "01", "1", "1000", "1e3")
+    plain = load(saved("b.csv", "who,x,y\n10,1,a\n9,2,b\n10,3,a\n"), label="y", client="who")
+    assert plain.owner_names == ("9", "10"), "numbers are in their order"
+
+
+def test_large_numbers_of_clients_keep_their_digits() -> None:
+    rows = "".join(f"{2**53 + i},{i},{'ab'[i % 2]}\n" for i in range(6))
+    data = load(saved("a.csv", f"who,x,y\n{rows},9,b\n"), label="y", client="who", gaps="drop")
+    assert data.owner_names == tuple(str(2**53 + i) for i in range(6))
+    frame = pd.DataFrame({"who": [2**60, 2**60 + 1], "x": [1, 2], "y": [0, 1]})
+    test = pd.DataFrame({"x": [5], "y": [1]})  # without clients
+    assert from_frame(frame, label="y", client="who", test=test).owner_names == (
+        str(2**60), str(2**60 + 1),
+    )  # fmt: skip
+
+
+def test_labels_as_written() -> None:
+    for values, names in {
+        "01 1 10": ("01", "1", "10"), "10 9 9": ("9", "10"), "true false true": ("False", "True"),
+        "0.5 0.50 1e3": None,
+    }.items():  # fmt: skip
+        rows = "".join(f"{i},{value}\n" for i, value in enumerate(values.split()))
+        assert load(saved("a.csv", f"x,y\n{rows}"), label="y").class_names == names
+
+
+def test_na_may_be_a_name() -> None:
+    rows = saved("a.csv", "who,x,y\nNA,1,None\nnull,2,null\nNA,3,null\n,4,null\n")
+    with pytest.raises(InputError, match=r"column 'y' has 4 gaps"):
+        load(rows, label="y", client="who")
+    data = load(rows, label="y", client="who", keep_na=True, gaps="drop")
+    assert (data.owner_names, data.class_names) == (("NA", "null"), ("None", "null"))
+    assert len(data.samples) == 3, "an empty cell is a gap"
+
+
+def test_test_rows_are_not_for_training() -> None:
+    train = saved("a.csv", "x,y\n1,a\n2,b\n3,a\n")
+    with pytest.raises(InputError, match=r"data.test must have rows that are not for training"):
+        load(train, label="y", test="a.csv")
+    data = load(train, label="y", test=saved("b.csv", "x,y\n1,a\n7,b\n"))
+    assert "1 of 2 test rows are also rows for training" in data.notes
+
+
+def test_lost_digits_are_said() -> None:
+    rows = "at,x,y\n1700000001,16777216,a\n1700000002,2,b\n"
+    [note] = [n for n in load(saved("a.csv", rows), label="y").notes if "digits" in n]
+    assert note == "more digits than 32-bit numbers have, so rounded: at"

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PureWindowsPath
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 
@@ -34,27 +34,6 @@ OPENERS: dict[bytes, Callable[..., Any]] = {  # by the first bytes of a file
 }
 
 
-class Limited(io.RawIOBase):
-    """A stream that may not hold more than `LIMIT` bytes."""
-
-    def __init__(self, path: Path, stream: IO[bytes]) -> None:
-        self.path, self.stream, self.total = path, stream, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self.stream.read(len(buffer))
-        buffer[: len(content)] = content
-        self.total += len(content)
-        _refuse_large(self.path, self.total)
-        return len(content)
-
-    def close(self) -> None:
-        self.stream.close()
-        super().close()
-
-
 def unpacked(path: Path) -> IO[bytes]:
     """Open a file that may be compressed by gzip, bzip2 or xz, whatever its name says."""
     with path.open("rb") as file:
@@ -64,9 +43,12 @@ def unpacked(path: Path) -> IO[bytes]:
     return stream
 
 
-def official(path: Path) -> IO[bytes]:
-    """The same for a file of an official data set, which is far smaller than `LIMIT`."""
-    return io.BufferedReader(Limited(path, unpacked(path)), 1 << 20)
+def read_unpacked(path: Path) -> bytes:
+    """The content of such a file of an official data set; a file that unpacks to more is refused."""
+    with unpacked(path) as file:
+        content = file.read(LIMIT + 1)
+    _refuse_large(path, len(content))
+    return content
 
 
 def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -93,8 +75,7 @@ def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
 
 
 def _tar_contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    # as a stream: headers and unwanted files count, too
-    with official(path) as file, tarfile.open(fileobj=cast(Any, file), mode="r|") as archive:
+    with tarfile.open(fileobj=io.BytesIO(read_unpacked(path)), mode="r:") as archive:
         for member in archive:
             is_plain = member.isdir() or (member.isfile() and not member.issparse())
             name = _base_name(path, member.name, is_link=not is_plain)

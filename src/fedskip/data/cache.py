@@ -8,13 +8,13 @@ import json
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 
 from fedskip import files
 from fedskip.errors import InputError, first_line, require
@@ -37,10 +37,16 @@ class Source:
 
 
 def folder() -> Path:
-    """The cache: `$FEDSKIP_DATA`, or `fedskip` in the user's cache of this platform."""
+    """The cache: `$FEDSKIP_DATA`, or `fedskip` in the platform's user cache."""
     if chosen := os.environ.get("FEDSKIP_DATA"):
         return expand_home(chosen, "FEDSKIP_DATA")
-    return Path(platformdirs.user_cache_dir("fedskip", appauthor=False, opinion=False))
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return expand_home(base, "the cache") / "fedskip"
 
 
 def has(name: str) -> bool:

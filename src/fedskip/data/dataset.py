@@ -217,11 +217,10 @@ def check_samples(dataset: Dataset) -> None:
     for name in ("x", "y"):
         array = getattr(samples, name, None)
         if isinstance(array, Tensor) and array.is_floating_point():
-            broken = ~torch.isfinite(array).reshape(len(array), -1).all(1)
+            broken = ~torch.isfinite(array)
             if broken.any():
-                rule = (
-                    f"must be finite; sample {int(broken.nonzero()[0])} of {dataset.name!r} is not"
-                )
+                first = int(broken.nonzero()[0, 0])
+                rule = f"must be finite; sample {first} of {dataset.name!r} is not"
                 raise InputError(f"data.{name}", rule, fix="remove or fill it")
     if type(samples) is Arrays:
         return

@@ -86,15 +86,9 @@ def divide(
         require("validation", 0 < number < len(train), rule, validation)
         held_out, train = np.sort(shuffled[:number]), np.sort(shuffled[number:])
     if saved is not None and saved.exists():
-        assigned, file = Partition.load(saved), str(saved)
-        fix = "bring back the data and the settings that the study began with"
-        if len(assigned.indices) and assigned.indices.max() >= len(dataset.samples):
-            raise InputError("data", f"does not hold the samples of {saved}", dataset.name, fix)
+        partition, clients = {"file": str(saved)}, None
         drop_small = False  # small clients were dropped before it was saved
-    else:
-        assigned = assign_clients(dataset, train, seed, partition, clients)
-        file = str(partition.get("file"))
-        fix = "set partition_seed to the seed that it was drawn with"
+    assigned = assign_clients(dataset, train, seed, partition, clients)
     number = len(assigned)
     assigned = _check_sizes(assigned, batch, drop_small, cohort)
     is_held_out = np.zeros(len(dataset.samples), bool)
@@ -102,7 +96,10 @@ def divide(
     leaked = int(is_held_out[assigned.indices].sum())
     # only a file can do this: partitions are drawn from `train`
     rule = f"assigns {leaked} test samples of seed {seed} to clients"
-    require("partition.file", not leaked, rule, file, fix)
+    fix = (
+        "bring back its data and settings, or set partition_seed to the seed that it was drawn with"
+    )
+    require("partition.file", not leaked, rule, partition.get("file"), fix)
     test = pooled_test(dataset, test, assigned)
     rule = "has no test samples for the clients that take part"
     fix = "the test samples of clients without training samples are left out"
@@ -156,23 +153,23 @@ def assign_clients(
     dataset: Dataset, train: np.ndarray, seed: int, options: Mapping[str, Any], clients: int | None
 ) -> Partition:
     """Assign training samples to clients: drawn by a `kind` and its options, or read from a `file`."""
-    chosen = dict(options)
-    if "file" not in chosen:
-        kind, labels = chosen.pop("kind"), dataset.samples.labels()
+    file = options.get("file")
+    if file is None:
+        rest = {key: value for key, value in options.items() if key != "kind"}
+        labels, owner = dataset.samples.labels(), dataset.owner
         return partition(
-            kind, train, labels, clients=clients, seed=seed, owner=dataset.owner, **chosen
+            options["kind"], train, labels, clients=clients, seed=seed, owner=owner, **rest
         )
-    file = chosen["file"]
     try:
         assigned = Partition.load(file)
     except (OSError, InputError) as error:
         fix = "give one that a study has written, OUT/partition-NAME-SEED.npz"
+        fix = f"{fix}; {error.fix}" if isinstance(error, InputError) else fix
         raise InputError("partition.file", "must be a partition file", file, fix) from error
-    if len(assigned.indices) and assigned.indices.max() >= len(dataset.samples):
-        raise InputError("partition.file", f"is not of data set {dataset.name!r}", file)
-    if clients not in (None, len(assigned)):
-        rule = f"must be {len(assigned)}, as in partition.file"
-        raise InputError("clients", rule, clients, "leave it out")
+    fits = assigned.indices.max(initial=-1) < len(dataset.samples)
+    require("partition.file", bool(fits), f"is not of data set {dataset.name!r}", file)
+    rule = f"must be {len(assigned)}, as in partition.file"
+    require("clients", clients in (None, len(assigned)), rule, clients, "leave it out")
     return assigned
 
 

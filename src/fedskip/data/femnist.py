@@ -210,8 +210,8 @@ def _pixels(where: str, image: Any) -> np.ndarray:
     from PIL import Image  # Pillow comes with matplotlib
 
     content = image.get("bytes") if isinstance(image, dict) else image
-    is_bytes = isinstance(content, bytes)
-    require(where, is_bytes, "must have pictures as bytes", type(content).__name__)
+    if not isinstance(content, bytes):
+        raise InputError(where, "must have pictures as bytes", type(content).__name__)
     with user_error(f"{where}: a picture"), Image.open(io.BytesIO(content)) as picture:
         rule = "must have images of 28 x 28 pixels"
         require(where, picture.size == (SIDE, SIDE), rule, picture.size)  # before it is unpacked

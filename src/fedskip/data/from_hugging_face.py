@@ -60,33 +60,21 @@ def from_huggingface(
     arrays = [column for column, kind in kinds.items() if kind in ("Image", *ARRAYS)]
     arrays = [column for column in arrays if column not in (drop or ())]
     used = arrays if features is None else [*features]
-    if set(used) & set(arrays):
-        rule = "must be one column of pictures or arrays, or columns of a table"
-        require("data.features", len(used) == 1, rule, used, "name it: features=['COLUMN']")
-        return _from_array_column(parts, used[0], label, client, test, name, options)
     frames = [_frame(part.remove_columns(arrays)) for part in parts]
-    return from_frame(
-        frames[0], label=label, client=client, features=features, drop=drop,
-        test=frames[1] if len(frames) > 1 else test, name=name, **options,
-    )  # fmt: skip
-
-
-def _from_array_column(
-    parts: list[Any],
-    column: str,
-    label: Any,
-    client: str | None,
-    test: Any,
-    name: str,
-    options: dict[str, Any],
-) -> Dataset:
-    """Inputs from a column of images or arrays; labels and clients from the other columns."""
+    tests = frames[1] if len(frames) > 1 else test
+    if not set(used) & set(arrays):
+        return from_frame(
+            frames[0], label=label, client=client, features=features, drop=drop, test=tests, name=name,
+            **options,
+        )  # fmt: skip
+    rule = "must be one column of pictures or arrays, or columns of a table"
+    require("data.features", len(used) == 1, rule, used, "name it: features=['COLUMN']")
     for key in options:
         if key not in ARRAY_OPTIONS:
             raise unknown("option for pictures and arrays", key, ARRAY_OPTIONS)
-    # a column of zeros stands for the images: it only counts the samples
-    frames = [_frame(part.remove_columns([column])).assign(**{column: 0}) for part in parts]
-    tests = frames[1] if len(frames) > 1 else test
+    [column] = used
+    for frame in frames:
+        frame[column] = 0  # it stands for the images, and only counts the samples
     table, roles = select_columns(
         frames[0], tests, WHERE, label=label, client=client, features=[column], drop=None
     )

@@ -134,8 +134,7 @@ def decode(path: Path) -> str:
         raw = b"".join(content for _, content in texts)
     else:
         try:
-            with archives.official(path) as file:
-                raw = file.read()
+            raw = archives.read_unpacked(path)
         except archives.UNREADABLE as error:
             rule = f"cannot be read as a text, .xz or .zip file ({first_line(error)})"
             raise InputError(str(path), rule) from error

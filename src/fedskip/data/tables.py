@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,8 +48,22 @@ def is_table(name: str) -> bool:
     return name.lower().endswith(TABLES)
 
 
-def _read(given: Any, field: str, separator: str | None, encoding: str) -> pd.DataFrame:
-    """The table that is given, or that a file holds. `field`: what an error calls its path."""
+def _read(
+    given: Any,
+    field: str,
+    identity: Mapping[str, bool],
+    keep_na: bool,
+    separator: str | None,
+    encoding: str,
+) -> pd.DataFrame:
+    """The table that is given, or that a file holds.
+
+    Args:
+        given: a DataFrame, or a path.
+        field: what errors call the path.
+        identity: columns of labels (True) and clients (False), which a CSV gives as they are written.
+        keep_na, separator, encoding: see `from_frame`.
+    """
     if not isinstance(given, str | os.PathLike):
         return given
     path = expand_home(given, field)
@@ -76,7 +91,13 @@ def _read(given: Any, field: str, separator: str | None, encoding: str) -> pd.Da
                 split = len(names) > 1 or other == separator or other not in names[0]
                 require(str(path), split, rule, fix=f"set data.separator={other!r}")
             with unpacked(path) as file:
-                return pd.read_csv(file, index_col=False, **options)
+                frame = pd.read_csv(file, index_col=False, **options)
+            options |= {"usecols": lambda name: name in identity, "dtype": str}
+            with unpacked(path) as file:
+                texts = pd.read_csv(file, na_values=[""], keep_default_na=not keep_na, **options)
+            return frame.assign(**{
+                name: _as_written(frame[name], texts[name], identity[name]) for name in texts
+            })  # fmt: skip
     except InputError:
         raise
     except (OSError, EOFError, zlib.error, ValueError, LookupError, Warning) as error:
@@ -87,6 +108,24 @@ def _read(given: Any, field: str, separator: str | None, encoding: str) -> pd.Da
         )
         rule = f"cannot be read as a table ({why})"
         raise InputError(str(path), rule, fix=fix) from error
+
+
+def _as_written(column: pd.Series, texts: pd.Series, is_label: bool) -> pd.Series:
+    """A column of clients or labels in which different texts stay different.
+
+    So `01` is not `1`, and numbers beside gaps keep all their digits, which floats would not. But labels
+    such as `0.50` are numbers.
+    """
+    from pandas.api import types
+
+    if not types.is_numeric_dtype(column) or types.is_bool_dtype(column):
+        return texts if texts.isna().sum() < column.isna().sum() else column
+    present = texts.dropna()
+    if present.str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
+        return present.astype(np.int64).astype("Int64").reindex(texts.index)
+    is_same = is_label or present.nunique() == column.nunique()
+    is_number = types.is_float_dtype(column) and texts.isna().equals(column.isna())
+    return column if is_number and is_same else texts
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -119,6 +158,7 @@ def from_frame(
     task: Task | None = None,
     classes: int | None = None,
     gaps: Literal["refuse", "drop"] = "refuse",
+    keep_na: bool = False,
     separator: str | None = None,
     encoding: str = "utf-8",
     standardize: bool = False,
@@ -139,6 +179,8 @@ def from_frame(
         task: `classification` or `regression`, where the label column leaves it open.
         classes: their number, if labels count from 0 and some may not occur.
         gaps: `drop` leaves out rows with a gap; `refuse` raises an error.
+        keep_na: in the label and client columns of a text file, `NA`, `None`, `null` and the like are
+            names; only an empty cell is a gap.
         separator: of columns in a file; by default a comma, or a tab in a .tsv.
         encoding: of the text in a file.
         standardize: give inputs mean 0 and standard deviation 1, by the training samples.
@@ -151,10 +193,15 @@ def from_frame(
     (('age', 'sex=f', 'sex=m'), [61.0, 1.0, 0.0])
     """
     where = str(frame) if isinstance(frame, str | os.PathLike) else "the frame"
+    named = [label] if isinstance(label, str) else label if isinstance(label, Sequence) else []
+    read = partial(
+        _read, identity=dict.fromkeys(named, True) | {client or "": False}, keep_na=keep_na,
+        separator=separator, encoding=encoding,
+    )  # fmt: skip
     if isinstance(test, os.PathLike) or (isinstance(test, str) and is_table(test)):
-        test = _read(test, "data.test", separator, encoding)
+        test = read(test, "data.test")
     table, roles = select_columns(
-        _read(frame, "data.name", separator, encoding), test, where,
+        read(frame, "data.name"), test, where,
         label=label, client=client, features=features, drop=drop,
     )  # fmt: skip
     table, notes = without_gaps(table, roles, gaps, where)
@@ -163,6 +210,15 @@ def from_frame(
     x = np.concatenate([x for _, x in parts], 1)
     one_hot = sum("=" in each and each not in roles.features for each in names)
     details = f" ({one_hot} one-hot columns from texts)" if one_hot else ""
+    notes += _repeated_tests(table, roles)
+    coarse = [
+        each for each, (_, x) in zip(roles.features, parts, strict=True)
+        if kind(where, table[each]) == "whole" and (x[:, 0] != np.asarray(table[each], float)).any()
+    ]  # fmt: skip
+    if coarse:
+        notes.append(
+            f"more digits than 32-bit numbers have, so rounded: {join_some(coarse, SHOWN)}"
+        )
     if constant := [names[i] for i in np.flatnonzero((x == x[0]).all(0))]:
         notes.append(f"the same in every row, so of no use: {join_some(constant, SHOWN)}")
     return build_from_table(
@@ -170,6 +226,20 @@ def from_frame(
         name=name or (Path(where).name.split(".")[0] if where != "the frame" else "frame"),
         test_fraction=test_fraction, input_names=tuple(names), standardize=standardize,
     )  # fmt: skip
+
+
+def _repeated_tests(table: pd.DataFrame, roles: Roles) -> list[str]:
+    """A note on rows of a separate test table that are training rows, too; all must not be."""
+    import pandas as pd
+
+    rows = pd.util.hash_pandas_object(table[[*roles.features, *roles.label]], index=False)
+    tests = rows[rows.index < 0]
+    repeated = int(tests.isin(rows[rows.index > 0]).sum())
+    rule = f"must have rows that are not for training, and all its {repeated:,} rows are"
+    require("data.test", not repeated or repeated < len(tests), rule, fix="name the test rows")
+    if not repeated:
+        return []
+    return [f"{repeated:,} of {len(tests):,} test rows are also rows for training"]
 
 
 def build_from_table(
@@ -249,6 +319,8 @@ def select_columns(
     table, has_tests = _checked(frame, where), not (test is None or isinstance(test, str))
     roles = _roles([*table.columns], where, test=None if has_tests else test, **options)
     table.index = pd.RangeIndex(1, len(table) + 1)
+    if roles.client is not None and pd.api.types.is_integer_dtype(table[roles.client]):
+        table[roles.client] = table[roles.client].astype("Int64")  # exact, also beside gaps
     if not has_tests:
         return table[roles.all], roles
     tests = _checked(test, f"the test table of {where}")
@@ -287,24 +359,31 @@ def refuse_repeated(where: str, names: Sequence[str]) -> None:
 
 def _roles(columns: list[str], where: str, **given: Any) -> Roles:
     """The roles that the options `label`, `client`, `test`, `features` and `drop` give to columns."""
-    if given["label"] is None:
-        fix = f"name one of its columns: {join_some(columns, SHOWN)}"
-        raise InputError("data.label", f"must name the column of {where} to predict", fix=fix)
-    chosen = {field: _named(field, value, columns, where) for field, value in given.items()}
+    fix = f"name one of its columns: {join_some(columns, SHOWN)}"
+    chosen: dict[str, list[str]] = {}
+    for field, value in given.items():
+        names = [] if value is None else [value] if isinstance(value, str) else value
+        is_names = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+        rule = "must be the name of a column, or a list of them"
+        in_quotes = "write names in quotes that YAML takes for something else"
+        require(f"data.{field}", is_names, rule, value, in_quotes)
+        for name, times in Counter(names).items():
+            rule, near = f"must be a column of {where}", unknown("", name, columns).fix
+            require(f"data.{field}", name in columns, rule, name, near)
+            require(f"data.{field}", times == 1, "names a column twice", name)
+        chosen[field] = [*names]
+    label, test, features = chosen["label"], chosen["test"], chosen["features"]
+    require("data.label", bool(label), f"must name the column of {where} to predict", fix=fix)
     for field in ("client", "test"):
         require(f"data.{field}", len(chosen[field]) <= 1, "must be one column", chosen[field])
-    require("data.label", bool(chosen["label"]), "must name a column", given["label"])
     both = given["features"] is not None and given["drop"] is not None
     rule = "cannot stand beside features"
     require("data.drop", not both, rule, given["drop"], "keep one of the two")
-    taken = {*chosen["label"], *chosen["test"]}
     for field in ("features", "drop", "client"):
-        clash = next((name for name in chosen[field] if name in taken), None)
-        rule = "must not be a column of label or test"
-        require(f"data.{field}", clash is None, rule, clash)
-    features = chosen["features"]
+        clash = [name for name in chosen[field] if name in (*label, *test)]
+        require(f"data.{field}", not clash, "must not be a column of label or test", clash)
     if given["features"] is None:
-        others = {*taken, *chosen["client"], *chosen["drop"]}
+        others = {*label, *test, *chosen["client"], *chosen["drop"]}
         features = [name for name in columns if name not in others]
     rule = f"must leave a column of {where} to predict from"
     require("data.features", bool(features), rule, features)
@@ -312,22 +391,7 @@ def _roles(columns: list[str], where: str, **given: Any) -> Roles:
         rule = f"has a column without a name, {name!r}"  # pandas names it
         fix = f"if these are row numbers, leave it out: data.drop=['{name}']; otherwise name it"
         require(where, not name.startswith("Unnamed: "), rule, fix=fix)
-    client, test = (next(iter(chosen[field]), None) for field in ("client", "test"))
-    return Roles(chosen["label"], features, client, test)
-
-
-def _named(field: str, given: Any, columns: list[str], where: str) -> list[str]:
-    """The columns that an option names, as a list."""
-    names = [] if given is None else [given] if isinstance(given, str) else given
-    is_names = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
-    rule = "must be the name of a column, or a list of them"
-    fix = "write names in quotes that YAML takes for something else"
-    require(f"data.{field}", is_names, rule, given, fix)
-    for name, times in Counter(names).items():
-        fix = unknown("", name, columns).fix
-        require(f"data.{field}", name in columns, f"must be a column of {where}", name, fix)
-        require(f"data.{field}", times == 1, "names a column twice", name)
-    return list(names)
+    return Roles(label, features, *(next(iter(names), None) for names in (chosen["client"], test)))
 
 
 def without_gaps(
