@@ -219,8 +219,8 @@ def check_samples(dataset: Dataset) -> None:
         if isinstance(array, Tensor) and array.is_floating_point():
             broken = ~torch.isfinite(array)
             if broken.any():
-                first = int(broken.nonzero()[0, 0])
-                rule = f"must be finite; sample {first} of {dataset.name!r} is not"
+                sample = int(broken.nonzero()[0, 0])
+                rule = f"must be finite; sample {sample} of {dataset.name!r} is not"
                 raise InputError(f"data.{name}", rule, fix="remove or fill it")
     if type(samples) is Arrays:
         return
