@@ -52,7 +52,7 @@ from torch import nn
 
 import speed
 from fedskip.config import Tree, build
-from fedskip.data.random_data import images
+from fedskip.data.synthetic import random_images
 from fedskip.errors import InputError
 from fedskip.files import write_text
 from fedskip.study.machine import arithmetic_of, prepared_setting, resolve_device
@@ -77,7 +77,7 @@ IMAGES = 50  # of a client, where the clients grow
 MIB = 1 << 20
 
 Keys = dict[str, Any]  # of a study
-drawn = lru_cache(maxsize=1)(images)  # points on the same images follow each other
+drawn = lru_cache(maxsize=1)(random_images)  # points on the same images follow each other
 
 
 class WideCNN(nn.Sequential):
@@ -117,7 +117,7 @@ class Point:
             case = replace(
                 case, keys=case.keys | {"model": partial(WideCNN, self.at)}, on_gpu=visits, rounds=1
             )
-        return replace(case, data=drawn) if case.data is images else case
+        return replace(case, data=drawn) if case.data is random_images else case
 
     def studies(self, given: Keys) -> tuple[Keys, Keys]:
         """The keys of the study that `plain` plays, and of the one that `stacked` plays."""

@@ -48,7 +48,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import flower_simulation
 import speed
-from fedskip.data.random_data import images
+from fedskip.data.synthetic import random_images
 from fedskip.engine import Local, Loop
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
 from fedskip.errors import InputError
@@ -195,7 +195,9 @@ def main(
     device: str, precision: str | None, seconds: float | None, clients: int, cohort: int
 ) -> None:
     """The last line printed is a JSON object."""
-    case = replace(CASES["pfl-cifar10"], data=partial(images, clients, IMAGES), cohort=cohort)
+    case = replace(
+        CASES["pfl-cifar10"], data=partial(random_images, clients, IMAGES), cohort=cohort
+    )
     keys = case.study(cohort, clients=clients, device=device, precision=precision)
     prepared, machine = prepared_setting(keys)
     task, local = prepared.task, prepared.setting.local

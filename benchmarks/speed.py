@@ -27,7 +27,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedskip.data import Dataset
-from fedskip.data.random_data import images, text
+from fedskip.data.synthetic import random_images, random_text
 from fedskip.engine import Engine, Loop, Stacked, Task
 from fedskip.engine.arithmetic import Arithmetic, torch_threads
 from fedskip.errors import InputError
@@ -93,15 +93,15 @@ IID = {"partition": "iid", "clients": 50}
 CASES = {
     # 50 rounds lie between two checkpoints of the paper's 1000
     "synthetic": Case({"data": "synthetic", "model": "perceptron"}, rounds=50),
-    "cnn": Case(IID | {"model": "cnn"} | visits(15), images, on_gpu=visits(150)),
+    "cnn": Case(IID | {"model": "cnn"} | visits(15), random_images, on_gpu=visits(150)),
     "cnn-femnist": Case(
         IID | {"model": "cnn-femnist"} | visits(15),
-        partial(images, classes=62, shape=(1, 28, 28)),
+        partial(random_images, classes=62, shape=(1, 28, 28)),
         on_gpu=visits(150),
     ),
-    "lstm": Case(IID | {"model": "lstm"} | visits(5), text, on_gpu=visits(60)),
+    "lstm": Case(IID | {"model": "lstm"} | visits(5), random_text, on_gpu=visits(60)),
     "resnet50": Case(
-        IID | {"model": "resnet50"} | visits(5), partial(images, classes=100), on_gpu=visits(15)
+        IID | {"model": "resnet50"} | visits(5), partial(random_images, classes=100), on_gpu=visits(15)
     ),
     # 1000 clients of 50 images, a cohort of 50, one epoch in batches of 10
     "pfl-cifar10": Case(
@@ -109,7 +109,7 @@ CASES = {
             "partition": "iid", "clients": 1000, "model": PflCNN,
             "local": {"epochs": 1, "batch": 10, "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0},
         },
-        partial(images, clients=1000, size=50),
+        partial(random_images, clients=1000, size=50),
         cohort=50,
     ),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedskip import rng
 from fedskip.config import Tree, build
-from fedskip.data.loaded import LoadedDatasets
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine.arithmetic import EXACT
 from fedskip.engine.loop import Loop
 from fedskip.federation import Run, train

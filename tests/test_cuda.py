@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedskip
-from fedskip.data.random_data import images, text
+from fedskip.data.synthetic import random_images, random_text
 from fedskip.engine import Loop, Stacked, Task
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
@@ -149,7 +149,7 @@ def test_flags_are_as_before_outside() -> None:
 SMALL: dict[str, dict[str, Any]] = {
     "perceptron": {"data": "synthetic", "compile": False},
     "kernels": {"model": "cnn", "rows": 7},
-    "recurrence": {"model": "lstm", "data": text(5, 32), "rows": 7},
+    "recurrence": {"model": "lstm", "data": random_text(5, 32), "rows": 7},
     "streams": {
         "model": {"name": "resnet50", "width": 4, "blocks": [1, 1]},
         "streams": 2,
@@ -166,7 +166,7 @@ def study(out: Path, name: str, rounds: int) -> fedskip.Study:
         "local": {"epochs": 1, "batch": 8}, "cohort": 3,
     }  # fmt: skip
     if name != "perceptron":
-        keys |= {"data": images(5, 32), "partition": "iid", "clients": 5}
+        keys |= {"data": random_images(5, 32), "partition": "iid", "clients": 5}
     return fedskip.Study(out, **(keys | SMALL[name]))
 
 
@@ -259,7 +259,7 @@ def test_groups_that_share_a_gpu_have_the_bits_of_groups_in_turn(
     """Two workers with half of a GPU each, one worker after another, and both groups in this process."""
     pytest.importorskip("ray")
     keys: dict[str, Any] = {
-        "data": images(6, 100), "model": "cnn", "partition": "iid", "clients": 6, "cohort": 4, "rounds": 4,
+        "data": random_images(6, 100), "model": "cnn", "partition": "iid", "clients": 6, "cohort": 4, "rounds": 4,
         "methods": "fedavg, fedskip(period=2), scaffold, moon", "seeds": 1, "checkpoint_every": 2,
         "local": {"batch": 16, "epochs": 1}, "engine": "stacked", "groups": 2, "device": "cuda",
         "compile": compile,

@@ -15,10 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedskip.cli.data import app
-from fedskip.data import cache, catalogue, heatmap, shakespeare
+from fedskip.data import cache, catalogue, shakespeare
 from fedskip.data.partitions import partition
 from fedskip.errors import InputError
 from fedskip.records.table import Table
+from fedskip.report import heatmap
 from terminal import call
 
 

@@ -19,7 +19,8 @@ def test_hugging_face() -> None:
         InputError, match=r"Write data=fedskip.from_huggingface\(dataset, label='COLUMN'\)"
     ):
         Study(data=table)
-    data = from_huggingface(datasets.DatasetDict(train=table, test=table), label="y", client="who")
+    tests = datasets.Dataset.from_dict(rows | {"a": [5.0, 6, 7, 8]}, features=table.features)
+    data = from_huggingface(datasets.DatasetDict(train=table, test=tests), label="y", client="who")
     assert (data.class_names, data.input_names) == (("cat", "dog", "cow"), ("a",))
     assert data.samples.labels().tolist() == [1, 0, 1, 1] * 2
     assert [half.tolist() for half in data.split(0)] == [[0, 1, 2, 3], [4, 5, 6, 7]]

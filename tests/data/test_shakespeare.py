@@ -166,7 +166,7 @@ def test_split_is_sequential_with_a_gap(small_book):
 
     with pytest.raises(InputError, match=r"data.train_fraction leaves no role"):
         load("shakespeare", train_fraction=0.95)
-    with pytest.raises(InputError, match=r"data.train_fraction must lie between"):
+    with pytest.raises(InputError, match=r"data.train_fraction must be in"):
         load("shakespeare", train_fraction=1.5)
 
 

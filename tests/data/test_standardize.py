@@ -11,8 +11,8 @@ import torch
 
 from fedskip import Arrays, Dataset, InputError
 from fedskip.data import load, standardize
-from fedskip.data.augmentation import cifar10_test, cifar10_train
-from fedskip.data.build import as_input, as_train_input
+from fedskip.data.arrays import as_input, as_train_input
+from fedskip.data.cifar import cifar10_test, cifar10_train
 from fedskip.data.standardize import Standardized, measure_scale, refuse_unfit
 from fedskip.records.table import Table
 from fedskip.report.progress import Progress

@@ -38,7 +38,7 @@ from studies import as_table
 
 POISON = """
 import dataclasses, fedskip
-from fedskip.data.from_files import load_arrays as read
+from fedskip.data.arrays import load_arrays as read
 
 def load(path):
     data = read(path)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedskip.data.heatmap import sample_counts
+from fedskip.data.division import sample_counts
 from fedskip.data.partitions import Partition
 from fedskip.errors import InputError
 from fedskip.federation.server import draw_cohort

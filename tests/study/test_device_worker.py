@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Arrays, Dataset
-from fedskip.data.loaded import LoadedDataset, LoadedDatasets
 
 pytest.importorskip("ray")
 
@@ -60,7 +60,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker]:
 def setting(dataset: Dataset, sent: Any, data: dict[str, Any] | None = None) -> SettingToTrain:
     nothing: Any = None
     return SettingToTrain(
-        spec=nothing, prepared=nothing, data=data, digests=LoadedDataset(dataset).digests, sent=sent,
+        spec=nothing, prepared=nothing, data=data, digests=dataset.digests, sent=sent,
         weights=None, steps=1, devices=1.0,
     )  # fmt: skip
 
@@ -75,15 +75,15 @@ def test_data_sets_that_look_alike_are_not_confused(worker: DeviceWorker) -> Non
     for _ in range(2):
         for dataset in (plain, turned, *mine):
             loaded = worker._dataset(setting(dataset, references[dataset.name]))
-            assert loaded.dataset.name == dataset.name
-            assert loaded.dataset.train_transform is dataset.train_transform
+            assert loaded.name == dataset.name
+            assert loaded.train_transform is dataset.train_transform
 
 
 def test_what_a_node_has_is_not_fetched(tmp_path: Path, worker: DeviceWorker) -> None:
     file = tmp_path / "mine.npz"
     np.savez(file, x=np.ones((20, 2), np.float32), y=np.arange(20) % 2)
     data = {"name": str(file)}
-    dataset = LoadedDatasets().get(data).dataset
+    dataset = LoadedDatasets().get(data)
     fetched: list[str] = []
 
     def sent() -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_what_a_node_has_is_not_fetched(tmp_path: Path, worker: DeviceWorker) ->
     assert len(fetched) == 1
     np.savez(file, x=np.zeros((20, 2), np.float32), y=np.arange(20) % 2)
     other = DeviceWorker([], "CPU", "/")
-    found = other._dataset(setting(dataset, sent, data)).dataset
+    found = other._dataset(setting(dataset, sent, data))
     assert len(fetched) == 2, "it is another"
     assert torch.equal(found.samples.x, dataset.samples.x)  # type: ignore[attr-defined]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedskip import Arrays, Dataset, FedAvg, InputError
 from fedskip.config import Draft
-from fedskip.data.loaded import LoadedDatasets
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine.arithmetic import EXACT
 from fedskip.methods.base import State
 from fedskip.records.folder import Folder

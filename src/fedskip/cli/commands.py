@@ -94,8 +94,7 @@ def _options(
 def list_() -> None:
     """List the studies, methods, models, data sets and partitions of the package."""
     from fedskip.config import bundled
-    from fedskip.data import CATALOGUE
-    from fedskip.data.from_files import SHOWN
+    from fedskip.data.catalogue import CATALOGUE, OWN
     from fedskip.data.partitions import KINDS
     from fedskip.methods import registry
     from fedskip.models import MODELS
@@ -110,7 +109,7 @@ def list_() -> None:
         },
         "methods (all can skip as FedSkip does: scaffold(period=5))": methods,
         "models (model.name)": {name: _first_line(make) for name, make in MODELS.items()},
-        "data sets (data.name; fedskip data list)": {", ".join([*CATALOGUE, *SHOWN]): ""},
+        "data sets (data.name; fedskip data list)": {", ".join([*CATALOGUE, *OWN]): ""},
         "partitions (partition.kind)": {name: _first_line(kind) for name, kind in KINDS.items()},
     }
     for title, items in sections.items():

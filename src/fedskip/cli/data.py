@@ -1,26 +1,39 @@
-"""`fedskip data`: the data sets on this machine."""
+"""`fedskip data`: the data sets on this machine, and who has what of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedskip.errors import InputError
+from fedskip.errors import join_some, require
+from fedskip.files import refuse_existing
+
+if TYPE_CHECKING:
+    from fedskip.config import Setting, Tree
+    from fedskip.data import Dataset
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: list, get, show, import.")
 
 Name = Annotated[str, typer.Argument(help="cifar10, cifar100, shakespeare or femnist")]
+SHOWN = ("data", "partition", "clients", "partition_seed")  # keys of a study that affect `show`
 
 
 @app.command("list")
 def list_() -> None:
     """Show what is in the cache, and what `import` takes for the rest."""
-    from fedskip.cli.datasets import state
     from fedskip.data import cache, catalogue
 
     typer.echo(f"cache: {cache.folder()} (set FEDSKIP_DATA to change it)")
     for name, item in catalogue.CATALOGUE.items():
-        typer.echo(f"{name:<12} {state(name, item.files)}")
+        if item.files is None:
+            state = "ready, it is generated"
+        elif cache.has(name):
+            state = f"ready, {_megabytes(name)}"
+        else:
+            state = f"not here; import takes {item.files.accepts}"
+            state += "; or use get" if item.files.source else ""
+        typer.echo(f"{name:<12} {state}")
 
 
 @app.command()
@@ -31,8 +44,7 @@ def get(
     from rich import progress
     from rich.console import Console
 
-    from fedskip.cli.datasets import stored
-    from fedskip.data import catalogue
+    from fedskip.data import cache, catalogue
 
     columns = (
         progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn(),
@@ -40,7 +52,7 @@ def get(
     )  # fmt: skip
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         catalogue.get(name, _DownloadBar(shown))
-    typer.echo(stored(name))
+    typer.echo(f"{name}: {_megabytes(name)} in {cache.folder() / name}")
 
 
 @app.command("import")
@@ -50,14 +62,13 @@ def import_(
     force: Annotated[bool, typer.Option("--force", help="replace what is in the cache")] = False,
 ) -> None:
     """Import a data set from files that you have."""
-    from fedskip.cli.datasets import stored
     from fedskip.data import cache, catalogue
 
-    if name in catalogue.imported() and cache.has(name) and not force:
-        fix = "add --force to put these files in its place"
-        raise InputError("NAME", f"is in {cache.folder()} already", name, fix)
+    fix = "add --force to put these files in its place"
+    is_new = force or not cache.has(name)
+    require("NAME", is_new, f"is in {cache.folder()} already", name, fix)
     catalogue.import_(name, path)
-    typer.echo(stored(name))
+    typer.echo(f"{name}: {_megabytes(name)} in {cache.folder() / name}")
 
 
 @app.command()
@@ -82,34 +93,68 @@ def show(
     """Show the clients, samples and classes of a data set under any partition."""
     import numpy as np
 
-    from fedskip.cli.datasets import class_line, draw, refuse_target, setting_of
     from fedskip.config import assigned
     from fedskip.data.division import assign_clients, pooled_test, split
+    from fedskip.data.partitions import class_counts
+    from fedskip.report import heatmap
 
     if out is not None:
-        refuse_target(out, force)
-    data, setting = setting_of(name, assigned(assignments or []))
+        heatmap.refuse_other_suffix(out)
+        refuse_existing("--out", out, force)
+    data, setting = _setting(name, assigned(assignments or []))
     seed = setting.division_seed(0)
     train, test = split(data, seed)
     clients = assign_clients(data, train, seed, setting.partition, setting.clients)
     kind, sizes = setting.partition.get("kind", "from a file"), clients.sizes
-    spread = f"{sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}, std {sizes.std():,.0f}"
-    for label, value in {
-        "data set": data.name,
-        "partition": setting.partition.get("file", kind),
-        "clients": f"{len(sizes):,}",
-        "train samples": f"{sizes.sum():,}",
-        "test samples": f"{len(pooled_test(data, test, clients)):,}",
-        "classes": class_line(data),
-        "client sizes": spread,
-    }.items():
+    classes = "none (not a classification task)" if data.classes is None else f"{data.classes}"
+    classes += f" ({join_some(data.class_names, 8)})" if data.class_names else ""
+    lines = [
+        ("data set", data.name),
+        ("partition", setting.partition.get("file", kind)),
+        ("clients", f"{len(sizes):,}"),
+        ("train samples", f"{sizes.sum():,}"),
+        ("test samples", f"{len(pooled_test(data, test, clients)):,}"),
+        ("classes", classes),
+        (
+            "client sizes",
+            f"{sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}, std {sizes.std():,.0f}",
+        ),
+        *(("note", note) for note in data.notes),
+        *([("inputs", ", ".join(data.input_names))] if data.input_names is not None else []),
+    ]
+    for label, value in lines:
         typer.echo(f"{label:<14} {value}")
-    for note in data.notes:
-        typer.echo(f"{'note':<14} {note}")
-    if data.input_names is not None:
-        typer.echo(f"{'inputs':<14} {', '.join(data.input_names)}")
     if out is not None:
-        draw(data, clients, out, f"{data.name}, {kind}")
+        rule = "draws classes, and this data set has none"
+        require("--out", data.classes is not None, rule, data.name, "leave it out")
+        counts = class_counts(clients, data.samples.labels(), data.classes or 0)
+        heatmap.draw(counts, out, f"{data.name}, {kind}", data.class_names)
+        typer.echo(f"{'heat map':<14} {out}")
+
+
+def _setting(name: str, given: "Tree") -> tuple["Dataset", "Setting"]:
+    """The data set, and a setting of it with the given keys, checked as a study does."""
+    from fedskip.config import Draft
+    from fedskip.data import catalogue
+
+    for key in given.values:
+        rule, fix = "does not change the data", "set data.*, partition.* or clients"
+        require(key, key in SHOWN, rule, fix=fix)
+    options = given.values.get("data") or {}
+    is_options = isinstance(options, Mapping)
+    fix = "such as data.test_fraction=0.2"
+    require("data", is_options, "must hold options of the data set", options, fix)
+    draft = Draft({**given.values, "data": {**options, "name": name}})
+    data = catalogue.load(**draft.keys["data"])
+    fallback = {"partition.kind": "iid", "model.name": "none"}
+    unused = {"cohort": 1, "methods": "fedavg", "rounds": 1}
+    return data, draft.resolved(fallback | dict(data.defaults) | unused)
+
+
+def _megabytes(name: str) -> str:
+    from fedskip.data import cache
+
+    return f"{cache.size(name) / 1e6:,.0f} MB"
 
 
 class _DownloadBar:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedskip.data.from_files import is_file, is_table
+from fedskip.data.catalogue import is_file
+from fedskip.data.tables import is_table
 
 Move = Callable[[str], str]
 

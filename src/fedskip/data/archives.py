@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PureWindowsPath
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 
@@ -34,34 +34,21 @@ OPENERS: dict[bytes, Callable[..., Any]] = {  # by the first bytes of a file
 }
 
 
-class Limited(io.RawIOBase):
-    """A stream whose reader counts its bytes: `check(total)` raises when there are too many."""
-
-    def __init__(self, stream: IO[bytes], check: Callable[[int], None]) -> None:
-        self.stream, self.check, self.total = stream, check, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self.stream.read(len(buffer))
-        buffer[: len(content)] = content
-        self.total += len(content)
-        self.check(self.total)
-        return len(content)
-
-    def close(self) -> None:
-        self.stream.close()
-        super().close()
-
-
-def unpacked(path: Path, check: Callable[[int], None] | None = None) -> IO[bytes]:
-    """Open a file that may be compressed by gzip, bzip2 or xz; `check` gets the bytes read so far."""
+def unpacked(path: Path) -> IO[bytes]:
+    """Open a file that may be compressed by gzip, bzip2 or xz, whatever its name says."""
     with path.open("rb") as file:
         head = file.read(6)
     opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), open)
-    limited = Limited(opener(path, "rb"), check or (lambda size: _refuse_large(path, size)))
-    return io.BufferedReader(limited, 1 << 20)
+    stream: IO[bytes] = opener(path, "rb")
+    return stream
+
+
+def read_unpacked(path: Path) -> bytes:
+    """The content of such a file of an official data set; a file that unpacks to more is refused."""
+    with unpacked(path) as file:
+        content = file.read(LIMIT + 1)
+    _refuse_large(path, len(content))
+    return content
 
 
 def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -88,8 +75,7 @@ def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
 
 
 def _tar_contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    # as a stream: headers and unwanted files count, too
-    with unpacked(path) as file, tarfile.open(fileobj=cast(Any, file), mode="r|") as archive:
+    with tarfile.open(fileobj=io.BytesIO(read_unpacked(path)), mode="r:") as archive:
         for member in archive:
             is_plain = member.isdir() or (member.isfile() and not member.issparse())
             name = _base_name(path, member.name, is_link=not is_plain)

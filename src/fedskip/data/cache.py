@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedskip import files
-from fedskip.errors import InputError, first_line
+from fedskip.errors import InputError, first_line, require
 from fedskip.files import digest, expand_home, refuse_unreadable, write_text
 
 CONTENTS = "contents.json"  # of an entry: a digest of each array
@@ -99,8 +99,9 @@ def read(name: str, *keys: str, fix: str = "") -> list[np.ndarray]:
     `fix` says how to get the data set, if it cannot be downloaded.
     """
     entry = folder() / name
-    get = f"run `fedskip data get {name}`, or `fedskip data import {name} PATH` with the official files"
-    fix = fix or get
+    fix = fix or (
+        f"run `fedskip data get {name}`, or `fedskip data import {name} PATH` with the official files"
+    )
     if not entry.is_dir():
         raise InputError("data.name", f"is not in {folder()} yet", name, fix)
     try:
@@ -130,14 +131,11 @@ def download(source: Source, progress: Any = False) -> Path:
     pooch.get_logger().setLevel(logging.WARNING)
     http = pooch.HTTPDownloader(progressbar=progress, timeout=60, chunk_size=1 << 20)
     target, failures = folder() / "downloads" / source.file, list[str]()
-    if target.exists():  # perhaps put there by hand
+    if target.exists():  # perhaps put there by hand, so pooch must not replace it
         refuse_unreadable(str(target), target)
-        if not pooch.hashes.hash_matches(target, source.digest):
-            rule, fix = (
-                f"is not the official file ({source.digest})",
-                "delete it to download it again",
-            )
-            raise InputError(str(target), rule, fix=fix)
+        is_official = pooch.hashes.hash_matches(target, source.digest)
+        rule, fix = f"is not the official file ({source.digest})", "delete it to download it again"
+        require(str(target), is_official, rule, fix=fix)
         return target
     for url in source.urls:
         files = pooch.create(

@@ -3,20 +3,23 @@
 A data set that comes from files is read once, by `import_` or `get`, and kept in the cache.
 """
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 
-from fedskip.data import cache, cifar, femnist, from_files, shakespeare, synthetic
-from fedskip.data.dataset import Dataset
+from fedskip.data import cache, cifar, femnist, shakespeare, synthetic
+from fedskip.data.arrays import load_arrays
+from fedskip.data.dataset import Dataset, check_samples
+from fedskip.data.tables import TABLES, from_frame
 from fedskip.errors import InputError, unknown
 from fedskip.files import refuse_unreadable
-from fedskip.parsing.values import fit
+from fedskip.parsing.values import fit_options
+
+OWN = ["PATH.npz", "PATH.csv", "PATH.tsv", "PATH.parquet"]  # how messages name files of your own
 
 
 @dataclass(frozen=True)
@@ -36,19 +39,26 @@ class Item:
     files: Files | None = None  # None: it is generated
 
 
-def _cifar_files(cifar_: cifar.Cifar) -> Files:
-    return Files(cifar_.accepts, partial(cifar.read, cifar_), cifar_.source)
-
-
 CATALOGUE = {
     "synthetic": Item(synthetic.load),
-    "cifar10": Item(cifar.cifar10, _cifar_files(cifar.CIFAR10)),
-    "cifar100": Item(cifar.cifar100, _cifar_files(cifar.CIFAR100)),
+    "cifar10": Item(
+        cifar.cifar10,
+        Files(cifar.CIFAR10.accepts, partial(cifar.read, cifar.CIFAR10), cifar.CIFAR10.source),
+    ),
+    "cifar100": Item(
+        cifar.cifar100,
+        Files(cifar.CIFAR100.accepts, partial(cifar.read, cifar.CIFAR100), cifar.CIFAR100.source),
+    ),
     "shakespeare": Item(
         shakespeare.load, Files(shakespeare.ACCEPTS, shakespeare.read, shakespeare.SOURCE)
     ),
     "femnist": Item(femnist.load, Files(femnist.ACCEPTS, femnist.read)),
 }
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file, and not of a data set in the catalogue."""
+    return name.lower().endswith((".npz", *TABLES))
 
 
 def load(name: str, standardize: bool = False, **options: Any) -> Dataset:
@@ -62,25 +72,36 @@ def load(name: str, standardize: bool = False, **options: Any) -> Dataset:
     >>> load("synthetic", train_fraction=0.8)
     Dataset('synthetic': 107,553 samples, 5 classes, 1,000 clients)
     """
-    given: dict[str, Any] = {}
-    if from_files.is_file(name):
-        given["path"] = name
-        is_npz = name.endswith(".npz")
-        loader: Callable[..., Dataset] = from_files.load_arrays if is_npz else from_files.load_table
+    if is_file(name):
+        kind = Path(name).suffix[1:]
+        loader: Callable[..., Dataset] = load_arrays if kind.lower() == "npz" else from_frame
+        dataset = loader(name, **fit_options("data", loader, options, kind))
     elif name in CATALOGUE:
         loader = CATALOGUE[name].load
+        dataset = loader(**fit_options("data", loader, options, name))
     else:
-        raise unknown("data.name", name, [*CATALOGUE, *from_files.SHOWN])
-    hints = get_type_hints(loader)
-    hinted = {key: hints[key] for key in inspect.signature(loader).parameters if key not in given}
-    for option, value in options.items():
-        if option not in hinted:
-            what = Path(name).suffix[1:] if given else name
-            fix = unknown("", option, [*hinted, "standardize"]).fix
-            raise InputError(f"data.{option}", f"is not an option of {what!r}", value, fix)
-        given[option] = fit(f"data.{option}", value, hinted[option])
-    dataset = loader(**given)
+        raise unknown("data.name", name, [*CATALOGUE, *OWN])
     return replace(dataset, standardize=standardize) if standardize else dataset
+
+
+class LoadedDatasets:
+    """The data sets of a study: each is loaded and kept once, however many settings use it."""
+
+    def __init__(self) -> None:
+        self._loaded: list[tuple[Mapping[str, Any] | Dataset, Dataset]] = []
+
+    def get(self, data: Mapping[str, Any] | Dataset) -> Dataset:
+        """The data set that is given, or that the options of `data` (`name`, ...) describe."""
+        for known, dataset in self._loaded:
+            if known == data:
+                return dataset
+        if isinstance(data, Dataset):
+            check_samples(data)
+        self._loaded.append((data, data if isinstance(data, Dataset) else load(**data)))
+        return self._loaded[-1][1]
+
+
+# --- the cache ------------------------------------------------------------------------------------
 
 
 def import_(name: str, path: Path) -> None:

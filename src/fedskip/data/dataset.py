@@ -6,8 +6,10 @@ set are index arrays. So runs with different seeds share one copy of the samples
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +17,10 @@ import torch
 from torch import Tensor
 
 from fedskip.errors import InputError, first_line, require
+from fedskip.files import digest
 from fedskip.parsing.values import fit
+
+TRIED = 256  # samples that a user's own pool is tried with
 
 
 class Samples(Protocol):
@@ -81,10 +86,8 @@ class Arrays:
         return self.y.cpu().numpy()
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Arrays:
-        def moved(t: Tensor) -> Tensor:
-            return t.to(device, dtype if t.is_floating_point() else t.dtype)
-
-        return Arrays(moved(self.x), moved(self.y))
+        x, y = (t.to(device, dtype if t.is_floating_point() else t.dtype) for t in (self.x, self.y))
+        return Arrays(x, y)
 
 
 Split = tuple[np.ndarray, np.ndarray]  # indices of the training samples, of the test samples
@@ -143,21 +146,18 @@ class Dataset:
             rule = f"must have a name for each of {self.classes} classes"
             require("data.class_names", names == self.classes, rule, names)
         if self.owner is not None:
-            object.__setattr__(self, "owner", self._checked_owner(np.asarray(self.owner)))
-
-    def _checked_owner(self, owner: np.ndarray) -> np.ndarray:
-        samples = len(self.samples)
-        fix = "turn names into numbers with `names, owner = np.unique(names, return_inverse=True)`"
-        rule = f"must be {samples} whole numbers, one for each sample"
-        is_numbered = owner.dtype.kind in "iu" and owner.shape == (samples,)
-        require("data.owner", is_numbered, rule, f"{owner.dtype} {owner.shape}", fix)
-        least, most = int(owner.min(initial=0)), int(owner.max(initial=-1))
-        rule = "must be numbered from 0 on, -1 for a sample of nobody"
-        require("data.owner", least >= -1, rule, least)
-        if self.owner_names is not None:
-            rule = f"must have a name for each of {most + 1} owners"
-            require("data.owner_names", len(self.owner_names) > most, rule, len(self.owner_names))
-        return owner
+            owner, samples = np.asarray(self.owner), len(self.samples)
+            is_numbered = owner.dtype.kind in "iu" and owner.shape == (samples,)
+            rule = f"must be {samples} whole numbers, one for each sample"
+            fix = "turn names into numbers with `names, owner = np.unique(names, return_inverse=True)`"
+            require("data.owner", is_numbered, rule, f"{owner.dtype} {owner.shape}", fix)
+            rule = "must be numbered from 0 on, -1 for a sample of nobody"
+            require("data.owner", owner.min(initial=0) >= -1, rule, int(owner.min(initial=0)))
+            if self.owner_names is not None:
+                owners, names = int(owner.max(initial=-1)) + 1, len(self.owner_names)
+                rule = f"must have a name for each of {owners} owners"
+                require("data.owner_names", names >= owners, rule, names)
+            object.__setattr__(self, "owner", owner)
 
     def __repr__(self) -> str:
         parts = [f"{len(self.samples):,} samples"]
@@ -166,6 +166,22 @@ class Dataset:
             parts.append(f"{len(np.unique(self.owner[self.owner >= 0])):,} clients")
         return f"Dataset({self.name!r}: {', '.join(parts)})"
 
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Digests of the arrays that the samples hold in memory, and of their owners."""
+        held, owner = getattr(self.samples, "__dict__", {}), self.owner
+        owned = {} if owner is None else {"owner": digest(owner.astype("<i8").tobytes())}
+        return owned | {
+            name: digest(array.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            for name, array in held.items() if isinstance(array, Tensor)
+        }  # fmt: skip
+
+    def take(self, index: np.ndarray | list[int]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some samples, on the device where they are."""
+        x = getattr(self.samples, "x", None)
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        return self.samples.take(torch.as_tensor(index, device=device))
+
     @property
     def sizes(self) -> dict[str, int]:
         """Sizes that a model may need: `inputs`, numbers in a sample, and `classes`, its outputs.
@@ -173,14 +189,66 @@ class Dataset:
         Without classes there is an output for each number of a target. `classes` is left out if
         targets are single whole numbers: they may be classes whose number is not known.
         """
-        x, y = self.samples.take(torch.zeros(1, dtype=torch.long, device=device_of(self.samples)))
+        x, y = self.take([0])
         outputs = self.classes
         if outputs is None and (y.is_floating_point() or y.dim() > 1):
             outputs = y[0].numel()
         return {"inputs": x[0].numel()} | ({} if outputs is None else {"classes": outputs})
 
 
-def device_of(samples: Samples) -> torch.device:
-    """The device where the samples are; the CPU if they are in no tensor `x`."""
-    x = getattr(samples, "x", None)
-    return x.device if isinstance(x, Tensor) else torch.device("cpu")
+# --- what is made in Python -----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def user_error(field: str) -> Iterator[None]:
+    """Turn any error of a user's function into an `InputError` for `field`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        rule = f"cannot be had ({type(error).__name__}: {first_line(error)})"
+        raise InputError(field, rule) from error
+
+
+def check_samples(dataset: Dataset) -> None:
+    """Refuse samples with NaN or infinity, and a pool that does not give what it is asked for."""
+    samples = dataset.samples
+    for name in ("x", "y"):
+        array = getattr(samples, name, None)
+        if isinstance(array, Tensor) and array.is_floating_point():
+            broken = ~torch.isfinite(array)
+            if broken.any():
+                sample = int(broken.nonzero()[0, 0])
+                rule = f"must be finite; sample {sample} of {dataset.name!r} is not"
+                raise InputError(f"data.{name}", rule, fix="remove or fill it")
+    if type(samples) is Arrays:
+        return
+    n = len(samples)
+    require("data.samples", n > 0, "must hold at least one sample", n)
+    with user_error("data.samples.labels"):
+        labels = np.asarray(samples.labels())
+    rule = f"must give {n} targets, one for each sample"
+    require("data.samples.labels", labels.shape[:1] == (n,), rule, labels.shape)
+    some = torch.tensor([0, n - 1, 0, *range(min(n, TRIED))])
+    flat, column = _take(samples, some), _take(samples, some[:2].reshape(2, 1))
+    for name, first, second in zip(("inputs", "targets"), flat, column, strict=True):
+        again = second.squeeze(1)
+        rule = f"must give the same {name} whenever it is asked for a sample, in any shape"
+        same = first.dtype == again.dtype and torch.equal(first[:2], again)
+        require("data.samples.take", same, rule)
+
+
+def _take(samples: Samples, index: Tensor) -> tuple[Tensor, Tensor]:
+    """x and y at `index`, if they are two tensors with a sample for each entry."""
+    field, fix = "data.samples.take", "x and y have the shape of index, then that of a sample"
+    with user_error(field):
+        given = samples.take(index)
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    is_pair = is_pair and all(isinstance(t, Tensor) for t in given)
+    require(field, is_pair, "must give two tensors, x and y", type(given).__name__, fix)
+    for name, tensor in zip("xy", given, strict=True):
+        rule = f"must give as many samples as it is asked for, {tuple(index.shape)}; {name} has another shape"
+        fits = tensor.shape[: index.dim()] == index.shape
+        require(field, fits, rule, tuple(tensor.shape), fix)
+    return given[0], given[1]

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedskip.data import table_columns
+from fedskip.data.arrays import image_array, stack
 from fedskip.data.dataset import Dataset
-from fedskip.data.from_pytorch import image_array, stack
-from fedskip.data.from_table import build_from_columns, check_task, from_frame, join_tables
+from fedskip.data.tables import build_from_table, from_frame, select_columns, without_gaps
 from fedskip.errors import InputError, require, shorten, unknown
 
 if TYPE_CHECKING:
@@ -61,44 +60,27 @@ def from_huggingface(
     arrays = [column for column, kind in kinds.items() if kind in ("Image", *ARRAYS)]
     arrays = [column for column in arrays if column not in (drop or ())]
     used = arrays if features is None else [*features]
-    if set(used) & set(arrays):
-        rule = "must be one column of pictures or arrays, or columns of a table"
-        require("data.features", len(used) == 1, rule, used, "name it: features=['COLUMN']")
-        return _from_array_column(parts, used[0], label, client, test, name, options)
     frames = [_frame(part.remove_columns(arrays)) for part in parts]
-    return from_frame(
-        frames[0], label=label, client=client, features=features, drop=drop,
-        test=frames[1] if len(frames) > 1 else test, name=name, where=WHERE, **options,
-    )  # fmt: skip
-
-
-def _from_array_column(
-    parts: list[Any],
-    column: str,
-    label: Any,
-    client: str | None,
-    test: Any,
-    name: str,
-    options: dict[str, Any],
-) -> Dataset:
-    """Inputs from a column of images or arrays; labels and clients from the other columns."""
+    tests = frames[1] if len(frames) > 1 else test
+    if not set(used) & set(arrays):
+        return from_frame(
+            frames[0], label=label, client=client, features=features, drop=drop, test=tests, name=name,
+            **options,
+        )  # fmt: skip
+    rule = "must be one column of pictures or arrays, or columns of a table"
+    require("data.features", len(used) == 1, rule, used, "name it: features=['COLUMN']")
     for key in options:
         if key not in ARRAY_OPTIONS:
             raise unknown("option for pictures and arrays", key, ARRAY_OPTIONS)
-    task, classes = check_task(options.pop("task", None), options.pop("classes", None))
-    # a column of zeros stands for the images: it only counts the samples
-    frames = [_frame(part.remove_columns([column])).assign(**{column: 0}) for part in parts]
-    tests = frames[1] if len(frames) > 1 else test
-    table, roles = join_tables(frames[0], tests, WHERE, label, client, [column], None)
-    for used in roles.all:
-        gap = table[used].isna().to_numpy() & ((table.index > 0) | (used != client))
-        rule = f"has a gap in {table_columns.row(table[used], gap)}" if gap.any() else ""
-        require(f"{WHERE}: column {used!r}", not gap.any(), rule, fix="leave the row out")
-    labels = table_columns.labels(WHERE, [table[each] for each in roles.label], task, classes)
-    x = stack([value for part in parts for value in _values(part, column)], f"{WHERE}: {column}")
-    return build_from_columns(
-        table, roles, WHERE, x, labels, name=name, notes=(labels.note,), **options
+    [column] = used
+    for frame in frames:
+        frame[column] = 0  # it stands for the images, and only counts the samples
+    table, roles = select_columns(
+        frames[0], tests, WHERE, label=label, client=client, features=[column], drop=None
     )
+    table, _ = without_gaps(table, roles, "refuse", WHERE)
+    x = stack([value for part in parts for value in _values(part, column)], f"{WHERE}: {column}")
+    return build_from_table(table, roles, WHERE, x, "", (), name=name, **options)
 
 
 def _values(dataset: Any, column: str) -> Iterator[np.ndarray]:

@@ -8,26 +8,27 @@ clients. `partition` makes the generator from the seed, and turns positions into
 from __future__ import annotations
 
 import hashlib
-import inspect
 import io
 import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedskip.data.archives import read_npz
-from fedskip.errors import InputError, unknown
+from fedskip.errors import InputError, require, unknown
 from fedskip.files import write_bytes
+from fedskip.parsing.ranges import Above, Count
+from fedskip.parsing.values import fit, fit_options
 from fedskip.rng import stream
 
 TRIES = 1000  # random draws before a partition is refused as impossible
+Beta = Annotated[float, Above(0, "use 0.5 as the paper does, or partition.kind=iid for no skew")]
 
 
 @dataclass(frozen=True, eq=False)  # to compare two, compare their hashes
@@ -89,22 +90,24 @@ class Partition:
         arrays = read_npz(path, str(path), fix)
         if arrays.keys() != {"indices", "offsets", "hash"}:
             raise InputError(str(path), "is not a partition file", fix=fix)
-        loaded = cls(arrays["indices"], arrays["offsets"])
-        if not loaded._is_whole() or loaded.hash != str(arrays["hash"]):
+        indices, offsets = arrays["indices"], arrays["offsets"]
+        is_whole = (
+            all(array.ndim == 1 and array.dtype.kind in "iu" for array in (indices, offsets))
+            and len(offsets) > 0 and (offsets[0], offsets[-1]) == (0, len(indices))
+            and (np.diff(offsets) >= 0).all() and (indices >= 0).all()
+            and len(np.unique(indices)) == len(indices)  # no sample has two clients
+        )  # fmt: skip
+        loaded = cls(indices, offsets)
+        if not is_whole or loaded.hash != str(arrays["hash"]):
             raise InputError(str(path), "does not hold what was saved in it", fix=fix)
         return loaded
 
-    def _is_whole(self) -> bool:
-        """Whether the offsets cut the indices into clients, and no sample has two clients."""
-        flat = all(
-            array.ndim == 1 and array.dtype.kind in "iu" for array in (self.indices, self.offsets)
-        )
-        if not flat or not len(self.offsets) or (self.indices < 0).any():
-            return False
-        ends = (self.offsets[0], self.offsets[-1]) == (0, len(self.indices))
-        return bool(
-            ends and (self.sizes >= 0).all() and len(np.unique(self.indices)) == len(self.indices)
-        )
+
+def class_counts(partition: Partition, labels: np.ndarray, classes: int) -> np.ndarray:
+    """How many samples of each class each client has, (C, N); `labels` (n,) of the whole pool."""
+    client = np.repeat(np.arange(len(partition)), partition.sizes)
+    cell = labels[partition.indices].astype(np.int64) * len(partition) + client
+    return np.bincount(cell, minlength=classes * len(partition)).reshape(classes, len(partition))
 
 
 def partition(
@@ -139,20 +142,15 @@ def partition(
     if kind not in KINDS:
         raise unknown("partition.kind", kind, KINDS)
     draw = KINDS[kind]
-    options_of_kind = [
-        p.name for p in inspect.signature(draw).parameters.values() if p.kind is p.KEYWORD_ONLY
-    ]
-    for name in sorted(options.keys() - options_of_kind):
-        fix = unknown("", name, options_of_kind).fix if options_of_kind else "remove it"
-        raise InputError(f"partition.{name}", f"is not an option of {kind!r}", options[name], fix)
+    options = fit_options("partition", draw, options, kind)
+    clients = fit("clients", clients, Count | None)
     if draw is natural and owner is None:
         fix = "use 'iid' or 'dirichlet', or give every sample its `owner`"
         raise InputError("partition.kind", "needs a data set whose samples have owners", kind, fix)
 
     train = np.asarray(train, dtype=np.int64)
-    if not len(train):
-        fix = "check the data set's split"
-        raise InputError("partition", "has no training samples to assign", fix=fix)
+    fix = "check the data set's split"
+    require("partition", len(train) > 0, "has no training samples to assign", fix=fix)
     traits = np.asarray(owner if draw is natural else labels)[train]
     drawn = draw(traits, clients, stream(seed, "partition"), **options)
     return Partition(train[drawn.indices], drawn.offsets)
@@ -160,7 +158,7 @@ def partition(
 
 def iid(labels: np.ndarray, clients: int | None, rng: np.random.Generator) -> Partition:
     """A random permutation, cut into equal parts; sizes differ by one at most."""
-    n = _clients(clients, len(labels))
+    n = _number(clients, len(labels))
     share, extra = divmod(len(labels), n)
     return Partition(rng.permutation(len(labels)), _offsets(share + (np.arange(n) < extra)))
 
@@ -170,8 +168,8 @@ def dirichlet(
     clients: int | None,
     rng: np.random.Generator,
     *,
-    beta: float = 0.5,
-    min_size: int = 10,
+    beta: Beta = 0.5,
+    min_size: Count = 10,
 ) -> Partition:
     """Label skew as in NIID-Bench, MOON and FedSkip.
 
@@ -189,8 +187,8 @@ def dirichlet_plain(
     clients: int | None,
     rng: np.random.Generator,
     *,
-    beta: float = 0.5,
-    min_size: int = 10,
+    beta: Beta = 0.5,
+    min_size: Count = 10,
 ) -> Partition:
     """`dirichlet` without the fair-share rule: both labels and sizes are skewed."""
     return _dirichlet(_classes(labels), clients, rng, beta, min_size, balance=False)
@@ -201,8 +199,8 @@ def quantity(
     clients: int | None,
     rng: np.random.Generator,
     *,
-    beta: float = 0.5,
-    min_size: int = 10,
+    beta: Beta = 0.5,
+    min_size: Count = 10,
 ) -> Partition:
     """Quantity skew: sizes ~ m Dir(beta), labels IID."""
     one_class = np.zeros(len(labels), dtype=np.int64)
@@ -214,7 +212,7 @@ def shards(
     clients: int | None,
     rng: np.random.Generator,
     *,
-    classes_per_client: int = 2,
+    classes_per_client: Count = 2,
 ) -> Partition:
     """Every client holds exactly `classes_per_client` classes; the owners of a class share it equally.
 
@@ -222,21 +220,13 @@ def shards(
     shuffled deck of all classes, which is used in a circle until a hand ends where the deck ends; then
     it is shuffled again. So no hand holds a class twice.
     """
+    field, n, k = "partition.classes_per_client", _number(clients, len(labels)), classes_per_client
     classes = _classes(labels)
     class_sizes = np.bincount(classes)
-    n, k = (
-        _clients(clients, len(labels)),
-        _whole("partition.classes_per_client", classes_per_client),
-    )
     C = len(class_sizes)
-    if k > C:
-        raise InputError(
-            "partition.classes_per_client", f"must be <= {C}, the number of classes", k
-        )
-    if n * k < C:
-        rule = f"x {n} clients leaves some of the {C} classes without an owner"
-        fix = f"use {math.ceil(C / n)} or more, or more clients"
-        raise InputError("partition.classes_per_client", rule, k, fix)
+    require(field, k <= C, f"must be <= {C}, the number of classes", k)
+    rule = f"x {n} clients leaves some of the {C} classes without an owner"
+    require(field, n * k >= C, rule, k, f"use {math.ceil(C / n)} or more, or more clients")
 
     hands = C // math.gcd(C, k)  # from one shuffle to the next
     decks = rng.permuted(np.tile(np.arange(C), (math.ceil(n / hands), 1)), axis=1)
@@ -244,14 +234,10 @@ def shards(
     held = np.zeros((C, n), dtype=bool)
     held[chosen.T, np.arange(n)] = True
     owners = held.sum(axis=1)
-    if (owners > class_sizes).any():
-        rarest = int(np.argmax(owners - class_sizes))
-        rule = (
-            f"x {n} clients gives a class of {class_sizes[rarest]} samples {owners[rarest]} owners"
-        )
-        raise InputError(
-            "partition.classes_per_client", rule, k, "use a smaller number or fewer clients"
-        )
+    rarest = int(np.argmax(owners - class_sizes))
+    rule = f"x {n} clients gives a class of {class_sizes[rarest]} samples {owners[rarest]} owners"
+    fix = "use a smaller number or fewer clients"
+    require(field, owners[rarest] <= class_sizes[rarest], rule, k, fix)
 
     share, extra = np.divmod(class_sizes, owners)
     rank = held.cumsum(axis=1)  # (C, N): an owner's place among the owners of the class, from 1
@@ -264,18 +250,15 @@ def natural(owner: np.ndarray, clients: int | None, rng: np.random.Generator) ->
     everyone = _gather(client, np.arange(len(owner)))
     if clients is None:
         return everyone
-    if _whole("clients", clients) > len(everyone):
-        fix = "leave it out to use all of them"
-        rule = f"must be <= {len(everyone)}, the number of owners"
-        raise InputError("clients", rule, clients, fix)
+    rule = f"must be <= {len(everyone)}, the number of owners"
+    require("clients", clients <= len(everyone), rule, clients, "leave it out to use all of them")
     return everyone.select(np.sort(rng.permutation(len(everyone))[:clients]))
 
 
 def pooled(labels: np.ndarray, clients: int | None, rng: np.random.Generator) -> Partition:
     """One client with all samples: centralised training, the upper bound."""
-    if clients not in (None, 1):
-        rule = "must be 1 when partition.kind is 'pooled'"
-        raise InputError("clients", rule, clients, "leave it out")
+    rule = "must be 1 when partition.kind is 'pooled'"
+    require("clients", clients in (None, 1), rule, clients, "leave it out")
     return Partition(np.arange(len(labels)), _offsets(np.array([len(labels)])))
 
 
@@ -294,22 +277,18 @@ def _dirichlet(
     balance: bool,
 ) -> Partition:
     """Divide each class by its own p ~ Dir(beta); repeat until all clients have `min_size` samples."""
-    n, least = _clients(clients, len(classes)), _whole("partition.min_size", min_size)
-    if not isinstance(beta, Real) or not 0 < beta < math.inf:
-        fix = "use 0.5 as the paper does, or partition.kind=iid for no skew"
-        raise InputError("partition.beta", "must be a number > 0", beta, fix)
-    if least * n > len(classes):
-        rule = f"x {n} clients must be <= {len(classes)}, the number of training samples"
-        fix = f"use {len(classes) // n} or less, or fewer clients"
-        raise InputError("partition.min_size", rule, least, fix)
+    n = _number(clients, len(classes))
+    rule = f"x {n} clients must be <= {len(classes)}, the number of training samples"
+    fix = f"use {len(classes) // n} or less, or fewer clients"
+    require("partition.min_size", min_size * n <= len(classes), rule, min_size, fix)
 
     # only the counts decide whether a draw will do, so samples are assigned once, at the end
     class_sizes = np.bincount(classes)
     for _ in range(TRIES):
-        counts = _dirichlet_counts(class_sizes, n, rng, float(beta), balance)
-        if counts.sum(axis=0).min() >= least:
+        counts = _dirichlet_counts(class_sizes, n, rng, beta, balance)
+        if counts.sum(axis=0).min() >= min_size:
             return _assign(classes, counts, rng)
-    rule = f"left one of {n} clients with < {least} samples in each of {TRIES} draws"
+    rule = f"left one of {n} clients with < {min_size} samples in each of {TRIES} draws"
     fix = "use a larger beta, fewer clients or a smaller partition.min_size"
     raise InputError("partition.beta", rule, beta, fix)
 
@@ -352,25 +331,17 @@ def _offsets(sizes: np.ndarray) -> np.ndarray:
 
 def _classes(labels: np.ndarray) -> np.ndarray:
     """Class numbers 0..C-1 without gaps, (m,); classes without training samples do not count."""
-    if labels.ndim != 1 or labels.dtype.kind not in "biu":
-        rule = (
-            f"needs one class per sample, but the labels are {labels.dtype} of shape {labels.shape}"
-        )
-        raise InputError("partition.kind", rule, fix="use 'iid', 'quantity' or 'natural'")
+    rule = f"needs one class per sample, but the labels are {labels.dtype} of shape {labels.shape}"
+    one_class = labels.ndim == 1 and labels.dtype.kind in "biu"
+    require("partition.kind", one_class, rule, fix="use 'iid', 'quantity' or 'natural'")
     return np.unique(labels, return_inverse=True)[1]
 
 
-def _clients(clients: int | None, samples: int) -> int:
+def _number(clients: int | None, samples: int) -> int:
+    """The number of clients, which these kinds need."""
     if clients is None:
         fix = "the paper uses 10, 50 and 100"
         raise InputError("clients", "must be given for this partition.kind", fix=fix)
-    if _whole("clients", clients) > samples:
-        rule = f"must be <= {samples}, the number of training samples"
-        raise InputError("clients", rule, clients)
-    return int(clients)
-
-
-def _whole(field: str, value: Any) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(field, "must be a whole number >= 1", value)
-    return int(value)
+    rule = f"must be <= {samples}, the number of training samples"
+    require("clients", clients <= samples, rule, clients)
+    return clients

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from fedskip.data import archives, cache
 from fedskip.data.dataset import Dataset, Split
-from fedskip.errors import InputError, first_line
+from fedskip.errors import InputError, first_line, require
+from fedskip.parsing.ranges import In
 
 WINDOW = 80  # characters that a model sees; the target is the next one
 GAP = WINDOW - 1  # windows left out between train and test, so that their inputs share no character
@@ -68,20 +70,19 @@ class Windows:
         return Windows(self.text.to(device))
 
 
-def load(train_fraction: float = 0.9) -> Dataset:
+def load(
+    *, train_fraction: Annotated[float, In("(0, 1)", "use 0.9 as LEAF does")] = 0.9
+) -> Dataset:
     """Load the data set: the first windows of every role are for training, the last ones for testing.
 
     A role that is too short for a test window behind the gap is left out. 0.9 leaves the paper's 660.
     """
-    field, fix = "data.train_fraction", "use 0.9 as LEAF does"
-    if not 0 < train_fraction < 1:
-        raise InputError(field, "must lie between 0 and 1", train_fraction, fix)
     text, start, length, name = cache.read("shakespeare", "text", "start", "length", "name")
     windows = length - WINDOW
     train_windows = (train_fraction * windows).astype(np.int64)
     kept = train_windows + GAP < windows
-    if not kept.any():
-        raise InputError(field, "leaves no role with a test window", train_fraction, fix)
+    rule = "leaves no role with a test window"
+    require("data.train_fraction", bool(kept.any()), rule, train_fraction, "use 0.9 as LEAF does")
     start, windows, train_windows = start[kept], windows[kept], train_windows[kept]
 
     owner = np.full(len(text) - WINDOW, -1, np.int32)  # -1: windows of other roles, or across two
@@ -100,14 +101,10 @@ def load(train_fraction: float = 0.9) -> Dataset:
         owner=owner,
         owner_names=tuple(name[kept].tolist()),
         defaults={
-            "model.name": "lstm",
-            "partition.kind": "natural",
-            "clients": len(start),
-            "cohort": 10,
-            "rounds": 200,
-            "eval_samples": LOOKED_AT,
+            "model.name": "lstm", "partition.kind": "natural", "clients": len(start), "cohort": 10,
+            "rounds": 200, "eval_samples": LOOKED_AT,
         },
-    )
+    )  # fmt: skip
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
@@ -137,8 +134,7 @@ def decode(path: Path) -> str:
         raw = b"".join(content for _, content in texts)
     else:
         try:
-            with archives.unpacked(path) as file:
-                raw = file.read()
+            raw = archives.read_unpacked(path)
         except archives.UNREADABLE as error:
             rule = f"cannot be read as a text, .xz or .zip file ({first_line(error)})"
             raise InputError(str(path), rule) from error

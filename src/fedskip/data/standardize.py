@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from fedskip import rng
-from fedskip.data.dataset import Arrays, Dataset, Samples, TestTransform, device_of
-from fedskip.data.loaded import user_error
+from fedskip.data.dataset import Arrays, Dataset, Samples, TestTransform, user_error
 from fedskip.errors import InputError, require
 from fedskip.files import write_bytes
 
@@ -127,7 +126,7 @@ def measure_scale(dataset: Dataset, train: np.ndarray) -> Scale:
 
 def refuse_unfit(dataset: Dataset) -> None:
     """Refuse data sets whose inputs are ids, or whose training transform is random."""
-    x, _ = dataset.samples.take(torch.zeros(1, dtype=torch.long, device=device_of(dataset.samples)))
+    x, _ = dataset.take([0])
     with user_error("data.test_transform"):
         plain = _plain(x, dataset.test_transform)
         numbers = plain.is_floating_point()
@@ -148,6 +147,6 @@ def _plain(x: Tensor, transform: TestTransform | None) -> Tensor:
 
 
 def _inputs(dataset: Dataset, index: np.ndarray) -> np.ndarray:
-    x, _ = dataset.samples.take(torch.from_numpy(index).to(device_of(dataset.samples)))
+    x, _ = dataset.take(index)
     inputs: np.ndarray = _plain(x, dataset.test_transform).double().cpu().numpy()
     return inputs

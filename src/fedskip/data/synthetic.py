@@ -1,26 +1,35 @@
-"""SYNTHETIC (LEAF): 1000 tasks of very different sizes that share one linear model, 60 features, 5 classes.
+"""Generated data: SYNTHETIC, and random images and texts to measure speed.
 
-It is generated. With LEAF's seed and numpy's legacy generator the samples equal LEAF's, in the version
-after its softmax was fixed (the first one normalised over samples instead of classes; a linear model
-then ends near 46 % instead of 97 %).
+SYNTHETIC (LEAF) has 1000 tasks of very different sizes that share one linear model, 60 features, 5 classes.
+With LEAF's seed and numpy's legacy generator the samples equal LEAF's, in the version after its softmax
+was fixed (the first one normalised over samples instead of classes; a linear model then ends near 46 %
+instead of 97 %).
 
 References:
     Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018, appendix A.
 """
 
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedskip.data.dataset import Arrays, Dataset, Split
 from fedskip.data.division import split_by_owner
-from fedskip.errors import InputError
+from fedskip.errors import require
+from fedskip.parsing.ranges import Count, In
 
 SEED, TASKS, CLASSES, FEATURES = 931231, 1000, 5, 60
+TEST = 100  # test samples of random data, beside those of the clients
 
 
-def load(train_fraction: float = 0.6, min_train: int = 64) -> Dataset:
+def load(
+    *,
+    train_fraction: Annotated[float, In("(0, 1)", "the paper uses 0.6")] = 0.6,
+    min_train: Count = 64,
+) -> Dataset:
     """All tasks as one pool. A client is a task with at least `min_train` training samples.
 
     With the defaults, which are the paper's, there are 212 clients, 51,650 training and 34,554 test
@@ -30,18 +39,12 @@ def load(train_fraction: float = 0.6, min_train: int = 64) -> Dataset:
         train_fraction: the share of each task's samples that is for training, rounded down.
         min_train: tasks with fewer training samples are left out, their test samples too.
     """
-    if not 0 < train_fraction < 1:
-        fix = "the paper uses 0.6"
-        raise InputError("data.train_fraction", "must be between 0 and 1", train_fraction, fix)
-    if min_train < 1:
-        raise InputError("data.min_train", "must be >= 1", min_train, "the paper uses 64")
     x, y, owner = _generate()
     sizes = np.bincount(owner)
     train_sizes = (train_fraction * sizes).astype(np.int64)  # (tasks,)
     kept = train_sizes >= min_train
-    if not kept.any():
-        fix = f"use {train_sizes.max()} or less"
-        raise InputError("data.min_train", "leaves no client", min_train, fix)
+    fix = f"use {train_sizes.max()} or less"
+    require("data.min_train", bool(kept.any()), "leaves no client", min_train, fix)
 
     def split(seed: int) -> Split:
         train, test = split_by_owner(owner, train_fraction, seed)
@@ -54,12 +57,9 @@ def load(train_fraction: float = 0.6, min_train: int = 64) -> Dataset:
         classes=CLASSES,
         owner=owner,
         defaults={
-            "model.name": "perceptron",
-            "partition.kind": "natural",
-            "cohort": 10,
-            "rounds": 1000,
+            "model.name": "perceptron", "partition.kind": "natural", "cohort": 10, "rounds": 1000,
         },
-    )
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -85,3 +85,28 @@ def _generate() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         xs.append(x.astype(np.float32))
         ys.append(scores.argmax(axis=1))
     return np.concatenate(xs), np.concatenate(ys), np.repeat(np.arange(TASKS), sizes)
+
+
+def random_images(
+    clients: int = 50,
+    size: int = 1000,
+    classes: int = 10,
+    shape: tuple[int, int, int] = (3, 32, 32),
+) -> Dataset:
+    """Random pixels in the shape of CIFAR."""
+    rng, samples = np.random.default_rng(0), clients * size + TEST
+    x = torch.from_numpy(rng.standard_normal((samples, *shape), dtype=np.float32))
+    return _random("random-images", x, rng.integers(0, classes, samples), classes)
+
+
+def random_text(clients: int = 50, size: int = 1000) -> Dataset:
+    """Random characters in the shape of SHAKESPEARE."""
+    rng, samples = np.random.default_rng(0), clients * size + TEST
+    x = torch.from_numpy(rng.integers(0, 80, (samples, 80)))
+    return _random("random-text", x, rng.integers(0, 80, samples), 80)
+
+
+def _random(name: str, x: Tensor, y: np.ndarray, classes: int) -> Dataset:
+    train, test = np.split(np.arange(len(x)), [-TEST])
+    samples = Arrays(x, torch.from_numpy(y))
+    return Dataset(name, samples, lambda seed: (train, test), classes=classes)

@@ -20,9 +20,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from fedskip.data.archives import read_npz
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Dataset
 from fedskip.data.division import split
-from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.loop import Loop
 from fedskip.engine.task import Job, Task
@@ -186,7 +186,7 @@ class Client:
         named: Any = {"name": self.config.data}
         if self.config.loader is not None:
             named = loaded(self.config.loader, self.config.data)
-        dataset = LoadedDatasets().get(named).dataset
+        dataset = LoadedDatasets().get(named)
         refuse_standardized(dataset)
         return dataset
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from fedskip import rng
 from fedskip.config import StudySpec, dump
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.division import Division, divide
-from fedskip.data.loaded import LoadedDatasets
 from fedskip.errors import InputError, require
 from fedskip.files import write_text
 from fedskip.flower.config import CLIENT, FederationConfig, address
@@ -125,7 +125,7 @@ def split_data(plan: FederationPlan) -> dict[str, tuple[np.ndarray, np.ndarray]]
     Where all samples of an owner are at one client, so are its test samples; else those are shared evenly.
     """
     setting, names = plan.setting, plan.config.clients
-    dataset = LoadedDatasets().get(setting.data).dataset
+    dataset = LoadedDatasets().get(setting.data)
     division = divide(
         dataset, setting.division_seed(plan.seed), partition=setting.partition, clients=setting.clients,
         cohort=setting.cohort, batch=setting.local.fewest, validation=0.0, eval_samples=setting.eval_samples,

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fedskip.config import Setting, StudySpec, build, load_yaml
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Dataset
-from fedskip.data.loaded import LoadedDatasets
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.local import Local
@@ -127,7 +127,7 @@ class FederationPlan:
         sizes: dict[str, int] = {}
         data: Any = draft.keys["data"]
         if not isinstance(data, dict) or data.get("name") != SITES:
-            dataset = LoadedDatasets().get(data).dataset
+            dataset = LoadedDatasets().get(data)
             refuse_standardized(dataset)
             defaults, sizes = defaults | dict(dataset.defaults), dataset.sizes
         plan = cls(replace(spec, settings=(draft,)), draft.resolved(defaults), config, sizes)
@@ -202,7 +202,7 @@ class FederationPlan:
         if self.config.test is None:
             return lambda model: None
         try:
-            dataset = LoadedDatasets().get({"name": self.config.test}).dataset
+            dataset = LoadedDatasets().get({"name": self.config.test})
         except InputError as error:
             raise error.at(f"`test` in {FEDERATION}") from error
         evaluator = Evaluator(self.job.task(dataset, torch.device("cpu")), stacked=False)

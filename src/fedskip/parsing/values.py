@@ -1,13 +1,14 @@
 """Fits what users write to the type and range that a field declares."""
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fedskip.errors import InputError, require
+from fedskip.errors import InputError, require, unknown
 from fedskip.parsing.ranges import LARGEST, Range
 
 _WORDS = {
@@ -114,3 +115,24 @@ def fit_all(instance: Any, prefix: str = "") -> None:
         if value is not field.default:
             fitted = fit(prefix + field.name, value, hints[field.name])
             object.__setattr__(instance, field.name, fitted)
+
+
+def fit_options(
+    head: str, function: Callable[..., Any], options: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    """Options, each fitted to the keyword argument of a function; others are refused.
+
+    Args:
+        head: the key that holds the options, such as `partition`.
+        function: what is called with them. Its options are its keyword-only arguments.
+        options: as users write them.
+        name: how errors call the function.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    for option, value in options.items():
+        if option not in known:
+            fix = unknown("", option, known).fix if known else "remove it"
+            raise InputError(f"{head}.{option}", f"is not an option of {name!r}", value, fix)
+    hints = get_type_hints(function, include_extras=True)
+    return {key: fit(f"{head}.{key}", value, hints[key]) for key, value in options.items()}

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedskip.config.paths import moved, written_in
+from fedskip.config.paths import moved, read_in, written_in
 from fedskip.config.record import RECORD
 from fedskip.config.setting import KEYS, Setting, part_key
 from fedskip.errors import (
@@ -178,7 +178,7 @@ class Folder:
 
     def refuse_edited(self) -> None:
         """Refuse to go on where the file is not what the study wrote."""
-        study, record = self._read()
+        study, record = self.contents()
         if record.get("study") != _digest(study):
             fix = f"undo that, or run the changed study into another folder ({option('out', 'FOLDER')}); "
             fix += (

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedskip.config.grid import short_names, text
-from fedskip.data.heatmap import paint
 from fedskip.errors import InputError, first_line, unknown
 from fedskip.federation.server import draw_cohort
 from fedskip.files import refuse_unreadable
 from fedskip.methods.base import Period
 from fedskip.report import FORMATS
+from fedskip.report.heatmap import paint
 from fedskip.report.results import Metric, Results, SettingInfo
 from fedskip.report.statistics import SCORE_OF, best_setting, find_sweep, is_number, value_at
 from fedskip.rng import key

@@ -19,7 +19,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ import torch
 
 from fedskip.cluster.actors import DeviceFacts, NotUsable
 from fedskip.config import StudySpec
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Arrays, Dataset
-from fedskip.data.loaded import LoadedDataset, LoadedDatasets
 from fedskip.engine import Stacked
 from fedskip.errors import InputError, picklable
 from fedskip.files import digest
@@ -80,7 +80,7 @@ class DeviceWorker:
         sys.path += [path for path in paths if path not in sys.path]
         self.kind, self.folder = kind, folder
         self._datasets = LoadedDatasets()  # of this node
-        self._received: dict[Any, LoadedDataset] = {}  # the driver's, by reference
+        self._received: dict[Any, Dataset] = {}  # the driver's, by reference
         self._job: Job | None = None
 
     def describe(self) -> DeviceFacts:
@@ -109,7 +109,7 @@ class DeviceWorker:
         if setting.spec.device == "cpu":
             torch.set_num_threads(1)
         device, arithmetic = torch.device(setting.spec.device), arithmetic_of(setting.spec)
-        prepared = replace(setting.prepared, loaded=dataset, device=device, arithmetic=arithmetic)
+        prepared = replace(setting.prepared, dataset=dataset, device=device, arithmetic=arithmetic)
         spec = suited(setting.spec, job.noted)
         do = plan_part if job.group is None else train_group
         yield from do(replace(setting, spec=spec), job, prepared)
@@ -117,7 +117,7 @@ class DeviceWorker:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _dataset(self, setting: SettingToTrain) -> LoadedDataset:
+    def _dataset(self, setting: SettingToTrain) -> Dataset:
         """The data: this node's if they are the same, else the driver's."""
         with contextlib.suppress(InputError):
             dataset = self._datasets.get(setting.data) if setting.data is not None else None
@@ -125,8 +125,7 @@ class DeviceWorker:
                 return dataset
         sent = setting.sent
         if sent not in self._received:
-            fields = ray.get(sent, timeout=FETCH_TIMEOUT)
-            self._received[sent] = LoadedDataset(unpack_dataset(fields))
+            self._received[sent] = unpack_dataset(ray.get(sent, timeout=FETCH_TIMEOUT))
         return self._received[sent]
 
 
@@ -224,10 +223,11 @@ def file_digest(file: str) -> str | None:
 
 def pack_dataset(dataset: Dataset) -> dict[str, Any]:
     """A data set for Ray's object store, whose arrays nodes map and do not copy."""
-    fields, samples = dict(vars(dataset)), dataset.samples
+    packed = {field.name: getattr(dataset, field.name) for field in fields(Dataset)}
+    samples = dataset.samples
     if type(samples) is Arrays:
-        fields["samples"] = tuple(array.cpu().numpy() for array in (samples.x, samples.y))
-    return fields
+        packed["samples"] = tuple(array.cpu().numpy() for array in (samples.x, samples.y))
+    return packed
 
 
 def unpack_dataset(fields: Mapping[str, Any]) -> Dataset:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.data.client_scores import by_client, grouped
+from fedskip.data.division import by_client, grouped
 from fedskip.engine.evaluate import Evaluator, Scores
 from fedskip.engine.upload_filters import EPSILON
 from fedskip.errors import InputError

@@ -19,7 +19,7 @@ from torch import nn
 from fedskip.cluster.connection import cores
 from fedskip.config import Tree
 from fedskip.config.study import StudySpec, build
-from fedskip.data.loaded import LoadedDatasets
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.stacked import own_objective, refusal
 from fedskip.engine.stepper import has_compiler

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fedskip.config.setting import Draft, Setting
-from fedskip.data.client_scores import refuse_unmixed
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Dataset
-from fedskip.data.division import Division, divide
-from fedskip.data.heatmap import sample_counts
-from fedskip.data.loaded import LoadedDataset, LoadedDatasets
+from fedskip.data.division import Division, divide, refuse_unmixed, sample_counts
 from fedskip.data.standardize import Scale, Standardized, measure_scale, refuse_unfit
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.task import Task
@@ -37,16 +35,12 @@ class Prepared:
     """A setting with everything it names. What lies on the device is made when it is asked for."""
 
     setting: Setting
-    loaded: LoadedDataset
+    dataset: Dataset
     divisions: Mapping[int, Division]  # by partition seed
     device: torch.device
     arithmetic: Arithmetic
     scales: Mapping[int, Scale] = field(default_factory=dict)  # likewise; none: not standardised
     machine: "Machine | None" = None  # once its engine has been tried
-
-    @property
-    def dataset(self) -> Dataset:
-        return self.loaded.dataset
 
     @functools.cached_property
     def task(self) -> Task:
@@ -218,8 +212,7 @@ def prepare(
     folder: Path | None = None,
 ) -> Prepared:
     """Load and divide. Partitions that lie in `folder` are used as they are."""
-    loaded = datasets.get(draft.keys["data"])
-    dataset = loaded.dataset
+    dataset = datasets.get(draft.keys["data"])
     setting = draft.resolved(dataset.defaults)
     divisions = {
         seed: divide(
@@ -238,7 +231,7 @@ def prepare(
     if dataset.standardize:
         refuse_unfit(dataset)
         scales = {s: measure_scale(dataset, each.clients.indices) for s, each in divisions.items()}
-    return Prepared(setting, loaded, divisions, device, arithmetic, scales)
+    return Prepared(setting, dataset, divisions, device, arithmetic, scales)
 
 
 def _range(numbers: Sequence[int]) -> str:

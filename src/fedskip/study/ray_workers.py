@@ -27,7 +27,7 @@ from fedskip.cluster.actors import (
 )
 from fedskip.cluster.scheduler import Scheduler, Task
 from fedskip.config import Setting, StudySpec
-from fedskip.data.loaded import LoadedDataset
+from fedskip.data.dataset import Dataset
 from fedskip.errors import InputError, option
 from fedskip.files import expand_home
 from fedskip.records.checkpoint import group_key, newest, write_checkpoint
@@ -132,7 +132,7 @@ class RayWorkers:
         self.scheduler, self.spec, self.devices = scheduler, spec, devices
         self._planned: dict[str, tuple[Facts, SettingProgress, str]] = {}  # by the key of a part
         self._settings: dict[str, Any] = {}  # references to what is sent of a part, by its key
-        self._sent: dict[LoadedDataset, Any] = {}  # references to data sets in Ray's object store
+        self._sent: dict[Dataset, Any] = {}  # references to data sets in Ray's object store
 
     def plan(self, prepared: Sequence[Prepared], noted: Facts, anyway: bool) -> None:
         """Try out parts on the cluster and plan their groups; refuses what cannot be trained."""
@@ -153,16 +153,16 @@ class RayWorkers:
 
     def _send(self, prepared: Prepared, devices: float, anyway: bool) -> None:
         """Send a part without data, and without paths that only this process can resolve."""
-        setting, loaded = prepared.setting, prepared.loaded
+        setting, dataset = prepared.setting, prepared.dataset
         data = setting.data if isinstance(setting.data, dict) else None
         init = setting.init and str(expand_home(setting.init, "init").absolute())
-        sent = replace(setting, data=data or {"name": loaded.dataset.name}, init=init)
-        light = replace(prepared, setting=sent, loaded=None)  # type: ignore[arg-type]
-        if loaded not in self._sent:
-            self._sent[loaded] = ray.put(pack_dataset(loaded.dataset))
+        sent = replace(setting, data=data or {"name": dataset.name}, init=init)
+        light = replace(prepared, setting=sent, dataset=None)  # type: ignore[arg-type]
+        if dataset not in self._sent:
+            self._sent[dataset] = ray.put(pack_dataset(dataset))
         self._settings[setting.key] = ray.put(
             SettingToTrain(
-                self.spec, light, data, loaded.digests, self._sent[loaded], init and file_digest(init),
+                self.spec, light, data, dataset.digests, self._sent[dataset], init and file_digest(init),
                 prepared.steps, devices, anyway,
             )
         )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedskip.data.client_scores import worst_decile
+from fedskip.data.division import worst_decile
 from fedskip.engine import Engine, Loop, Stacked
 from fedskip.errors import InputError, flag
 from fedskip.federation import (
@@ -185,7 +185,7 @@ class SettingPlan:
             **({"why": f"auto: {why}"} if why else {}),  # the engine
             "machine": self.machine.facts() | stacked,
             "parameters": self.prepared.task.layout.size,
-            "data": dict(self.prepared.loaded.digests),
+            "data": dict(self.prepared.dataset.digests),
             "divisions": {seed: each.facts() for seed, each in self.prepared.divisions.items()},
             "short": self.prepared.short(),
             "methods": [one.label_with(vars(one)) for one in self.prepared.setting.methods],

@@ -19,7 +19,7 @@ from fedskip.config import Draft, Record, Setting, StudySpec, Tree, build, dump,
 from fedskip.config.fields import read_seeds
 from fedskip.config.keys import Methods, Seeds, StudyKeys
 from fedskip.config.setting import KEYS, describe_runs
-from fedskip.data.loaded import LoadedDatasets
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine.local import Decay
 from fedskip.errors import InputError, either, how_to_resume_study, option, require
 from fedskip.files import locked
@@ -178,7 +178,7 @@ class Study:
                 before = noted.get(one.setting.name)
                 if before is not None and one.setting.key not in noted:
                     divisions = {seed: each.facts() for seed, each in one.divisions.items()}
-                    data = {"data": dict(one.loaded.digests), "divisions": divisions}
+                    data = {"data": dict(one.dataset.digests), "divisions": divisions}
                     compare_data(before, data, self.out)
             now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
             for old, new in zip(begun, prepared.settings, strict=True):

@@ -1,45 +1,18 @@
 """The class × client heat map: how many samples of each class each client has (the paper's Figure 3)."""
 
-import csv
 from collections.abc import Sequence
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedskip.data.dataset import Dataset
-from fedskip.data.partitions import Partition
 from fedskip.errors import InputError, option, shorten
 from fedskip.files import write_bytes
 
 FORMATS = (".svg", ".png", ".pdf")
 MOST_NAMES, LONGEST = 30, 20  # names are shown for at most 30 classes, cut to 20 characters
-MOST_CLIENTS = 100  # of a table of classes
 MOST_NUMBERS = 200  # numbers are shown for at most so many cells
-
-
-def class_counts(partition: Partition, labels: np.ndarray, classes: int) -> np.ndarray:
-    """How many training samples of each class each client has, (C, N); `labels` (n,) of the whole pool."""
-    client = np.repeat(np.arange(len(partition)), partition.sizes)
-    cell = labels[partition.indices].astype(np.int64) * len(partition) + client
-    return np.bincount(cell, minlength=classes * len(partition)).reshape(classes, len(partition))
-
-
-def sample_counts(partition: Partition, dataset: Dataset) -> str:
-    """A table of the training samples, as CSV: a row for each class, a column for each client.
-
-    With many clients, or without classes, it has one row: all samples of each client.
-    """
-    counts, names = partition.sizes[None], ["all"]
-    if dataset.classes and len(partition) <= MOST_CLIENTS:
-        counts = class_counts(partition, dataset.samples.labels(), dataset.classes)
-        names = [*map(str, dataset.class_names or range(dataset.classes))]
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["class", *range(len(partition))])
-    writer.writerows([name, *row] for name, row in zip(names, counts.tolist(), strict=True))
-    return out.getvalue()
 
 
 def draw(

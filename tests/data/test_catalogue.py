@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedskip import Arrays, Dataset
-from fedskip.data.loaded import LoadedDatasets
+from fedskip.data.catalogue import LoadedDatasets
 from fedskip.errors import InputError
 
 X, Y = torch.arange(20.0).reshape(10, 2), torch.arange(10) % 2
