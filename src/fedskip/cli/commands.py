@@ -12,8 +12,8 @@ from typer.core import TyperGroup
 from fedskip.cli import data, federation, output, studies
 from fedskip.cli.report import report, watch
 from fedskip.cli.system_errors import explain, sentences
+from fedskip.config.yaml_text import read_text
 from fedskip.errors import InputError, shorten
-from fedskip.parsing.yaml_text import read_text
 from fedskip.version import __version__
 
 

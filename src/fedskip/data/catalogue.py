@@ -16,7 +16,7 @@ from fedskip.data import cache, cifar, femnist, from_files, shakespeare, synthet
 from fedskip.data.dataset import Dataset
 from fedskip.errors import InputError, unknown
 from fedskip.files import refuse_unreadable
-from fedskip.parsing.values import fit
+from fedskip.parsing import fit
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedskip.errors import InputError, first_line, require
-from fedskip.parsing.values import fit
+from fedskip.parsing import fit
 
 
 class Samples(Protocol):

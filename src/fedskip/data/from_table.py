@@ -13,7 +13,7 @@ from fedskip.data import table_columns
 from fedskip.data.build import build_dataset
 from fedskip.data.dataset import Dataset
 from fedskip.errors import InputError, require, unknown
-from fedskip.parsing.values import fit
+from fedskip.parsing import fit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,11 +9,11 @@ run/                the results               systemd/        units that start b
 import sys
 from pathlib import Path
 
+from fedskip.config.yaml_text import written
 from fedskip.errors import InputError
 from fedskip.files import write_text
 from fedskip.flower.config import CLIENT, FederationConfig, address
 from fedskip.flower.keys import write_certificates, write_key
-from fedskip.parsing.yaml_text import written
 from fedskip.version import __version__
 
 LOCAL = ("localhost", "127.0.0.1", "::1")  # the server's names for itself

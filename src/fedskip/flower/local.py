@@ -12,6 +12,7 @@ import numpy as np
 
 from fedskip import rng
 from fedskip.config import StudySpec, Tree, dump
+from fedskip.config.yaml_text import written
 from fedskip.data.division import Division, divide
 from fedskip.data.loaded import LoadedDatasets
 from fedskip.errors import InputError, require
@@ -22,7 +23,6 @@ from fedskip.flower.plan import FederationPlan
 from fedskip.flower.processes import Process, Processes, free_port
 from fedskip.flower.superlink import SuperLink
 from fedskip.flower.supernode import RESTART, TRIES, start_supernode
-from fedskip.parsing.yaml_text import written
 
 STUDY: dict[str, Any] = {
     "name": "federation", "data": {"name": "synthetic"}, "partition": {"kind": "dirichlet", "beta": 0.5},

@@ -12,8 +12,7 @@ from fedskip.models.checks import check_trainable
 from fedskip.models.dropout import key_dropout
 from fedskip.models.weights import read_weights
 from fedskip.models.zoo import MODELS, build, unknown_option
-from fedskip.parsing.user_code import is_own, load
-from fedskip.parsing.values import fit
+from fedskip.parsing import fit, is_own, load
 from fedskip.rng import torch_scope
 
 NO_ARGUMENTS = "give an nn.Module, or a function without arguments that makes one"

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedskip.errors import InputError, require, unknown
-from fedskip.parsing.user_code import is_own, load
+from fedskip.parsing import is_own, load
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (output (B, ...), target (B, ...)) -> (B,)
 

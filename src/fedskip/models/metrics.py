@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedskip.errors import InputError, first_line, require, unknown
 from fedskip.models.losses import cross_entropy, mean_of_each, per_sample, squared_error
-from fedskip.parsing.user_code import is_own, load
+from fedskip.parsing import is_own, load
 
 COLUMN = "x_"  # tables put this before the name of a further metric
 _TAKEN = ("broadcast_accuracy", "set_aside", "epsilon")  # x_ columns that exist already

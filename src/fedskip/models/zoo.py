@@ -11,7 +11,7 @@ from fedskip.models.cnn import CNN, femnist
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.mlp import MLP, Perceptron, linear
 from fedskip.models.resnet import ResNet
-from fedskip.parsing.ranges import MOST
+from fedskip.parsing import MOST
 
 # name -> class or function; its arguments are the model's options. Where a study does not set
 # `inputs` (numbers in a sample) or `classes` (outputs), the data set does.

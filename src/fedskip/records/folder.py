@@ -10,12 +10,13 @@ import itertools
 import json
 import os.path
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedskip.config.paths import moved, read_in, written_in
-from fedskip.config.record import RECORD
-from fedskip.config.setting import KEYS, part_key
+from fedskip.config.setting import KEYS, RECORD, part_key
+from fedskip.config.tree import flatten, moved, read_in, written_in
+from fedskip.config.yaml_text import load, read_text, written
 from fedskip.errors import (
     InputError,
     flag,
@@ -26,8 +27,6 @@ from fedskip.errors import (
     shorten,
 )
 from fedskip.files import digest, remove_partial_files, write_text
-from fedskip.parsing.dotted_keys import flatten
-from fedskip.parsing.yaml_text import load, read_text, written
 from fedskip.records.checkpoint import Newest, newest, read_history, read_notes
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.table import Table
@@ -48,7 +47,7 @@ class Folder:
 
     def study(self) -> Facts:
         """The study that was begun here, with the paths of its files as they are from here."""
-        return moved(self._written(), read_in(self.path))
+        return moved(self._written(), partial(read_in, self.path))
 
     def _written(self) -> Facts:
         """As it is in the file."""
@@ -62,11 +61,11 @@ class Folder:
         """The study and its record, of a file that is read once."""
         values = self._read()
         study = {key: value for key, value in values.items() if key != RECORD}
-        return moved(study, read_in(self.path)), dict(values.get(RECORD) or {})
+        return moved(study, partial(read_in, self.path)), dict(values.get(RECORD) or {})
 
     def write(self, study: Facts, record: Facts) -> None:
         """Write a study, its paths as they are from the folder; the record gets a digest of it."""
-        study = moved(study, written_in(self.path))
+        study = moved(study, partial(written_in, self.path))
         record["study"] = _digest(study)
         write_text(self.file, written(study, compact=True) + written({RECORD: record}))
         self._content, self._read_at = copy.deepcopy({**study, RECORD: record}), self._stamp()
@@ -173,7 +172,7 @@ class Folder:
 
     def other(self, study: Facts, fix: str) -> InputError:
         """The folder holds another study than this one; says in what they differ."""
-        here = written_in(self.path)
+        here = partial(written_in, self.path)
         apart = changes(moved(self.study(), here), moved(study, here))
         first = "; ".join(shorten(words, 70) for words in apart[:FEW])
         more = f"; and {len(apart) - FEW} more" if len(apart) > FEW else ""
@@ -263,7 +262,7 @@ def _digest(study: Facts) -> str:
 
 def _alike(one: Facts, other: Facts, folder: Path) -> bool:
     """Whether two studies are the same; paths are compared as they are from a folder."""
-    here = written_in(folder)
+    here = partial(written_in, folder)
     return moved(one, here) == moved(other, here)
 
 

@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedskip.config.grid import short_names
+from fedskip.config.study import short_names
 from fedskip.errors import InputError
 from fedskip.files import write_bytes, write_text
 from fedskip.report import page_sections as sections

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedskip.config import RECORD
+from fedskip.config.tree import flatten
 from fedskip.errors import InputError
 from fedskip.methods.grammar import parse
-from fedskip.parsing.dotted_keys import flatten
 from fedskip.records.folder import Facts, Folder
 from fedskip.report import divergence, units
 from fedskip.report.results import Results, SettingInfo

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedskip.config.grid import short_names, text
+from fedskip.config.study import short_names, value_text
 from fedskip.errors import unknown
 from fedskip.records.folder import record_of
 from fedskip.report import units
@@ -144,7 +144,7 @@ def in_sentences(results: Results) -> list[str]:
         short, metric = short_names(sweep.keys), sweep.settings[0].metric
         on = "the validation split" if sweep.by == "validation" else "the test set (optimistic)"
         best = [
-            f"{row['method']} {', '.join(f'{short[k]}={text(row[k])}' for k in sweep.keys)} "
+            f"{row['method']} {', '.join(f'{short[k]}={value_text(row[k])}' for k in sweep.keys)} "
             f"({units.spread(row['score'], row['score_std'], metric)})"
             for row in rows
         ]
@@ -166,7 +166,7 @@ def _edges(sweep: Sweep, key: str, short: str, rows: Sequence[Mapping[str, Any]]
         end: [row["method"] for row in rows if row[key] == end]
         for end in (min(values), max(values))
     }
-    return [f"{short}={text(end)} ({', '.join(names)})" for end, names in ends.items() if names]
+    return [f"{short}={value_text(end)} ({', '.join(names)})" for end, names in ends.items() if names]
 
 
 def is_number(value: Any) -> bool:

@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 
 from fedskip.config import Setting, StudySpec, plain
+from fedskip.config.tree import flatten
 from fedskip.errors import InputError, first_line
 from fedskip.files import write_text
-from fedskip.parsing.dotted_keys import flatten
 from fedskip.records.folder import settings_of
 from fedskip.records.table import Row
 from fedskip.report.results import Results

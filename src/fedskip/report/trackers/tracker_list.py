@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedskip.errors import InputError, first_line, require, unknown
-from fedskip.parsing.user_code import is_own, load
+from fedskip.parsing import is_own, load
 from fedskip.records.table import Row
 from fedskip.report.results import Results
 from fedskip.report.trackers.base import Start, Tracker
