@@ -89,7 +89,7 @@ def fit(field: str, value: Any, hint: Any) -> Any:
     Traceback (most recent call last):
     fedskip.errors.InputError: cohort must be >= 1, got 0.
     """
-    parts = list(_parts(hint))
+    parts = list(parts_of(hint))
     fitted = _typed(field, value, [part for part in parts if not isinstance(part, Range)])
     if type(fitted) in (int, float):
         for part in parts:
@@ -98,15 +98,15 @@ def fit(field: str, value: Any, hint: Any) -> Any:
     return fitted
 
 
-def _parts(hint: Any) -> Iterator[Any]:
+def parts_of(hint: Any) -> Iterator[Any]:
     """The types and ranges that a hint is made of."""
     if get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
-        yield from _parts(inner)
+        yield from parts_of(inner)
         yield from (part for part in metadata if isinstance(part, Range))
     elif get_origin(hint) in (Union, UnionType):
         for inner in get_args(hint):
-            yield from _parts(inner)
+            yield from parts_of(inner)
     else:
         yield hint
 

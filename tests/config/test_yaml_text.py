@@ -56,7 +56,10 @@ def doubled(times: int) -> str:
             "a: !mine [1]",
             "a has the tag !mine, which is not plain data",
         ),
-        ("!!set {a}", "f.yaml has the tag !!set, which is not plain data (f.yaml line 1). Leave the tag out"),
+        (
+            "!!set {a}",
+            "f.yaml has the tag !!set, which is not plain data (f.yaml line 1). Leave the tag out",
+        ),
         ("a: !!int x", "a cannot be read as !!int, got 'x' (f.yaml line 1)"),
         ("1: {[a]: 1}", "1 must have plain text as its keys"),
     ],

@@ -122,7 +122,7 @@ class Setting:
     earlier: tuple[tuple[Method, ...], ...] = ()
 
     def __repr__(self) -> str:
-        return f"Setting({self.name!r}: {describe_runs([self])})"
+        return f"Setting({self.name!r})"
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -214,7 +214,9 @@ class Setting:
 
 
 KEYS = [f.name for f in dataclasses.fields(Setting) if f.name not in ("record", "earlier")]
-_NEEDED = ("partition", "model", "cohort", "methods", "rounds")  # the data set may lack them
+_NEEDED = {  # what the data set may lack -> an example
+    "partition": "iid", "model": "linear", "cohort": 5, "methods": "fedavg", "rounds": 100,
+}  # fmt: skip
 
 
 def part_key(setting: str, number: int) -> str:
@@ -256,11 +258,17 @@ class Draft:
         object.__setattr__(self, "keys", keys)
 
     def __repr__(self) -> str:
-        return f"Draft({self.name!r}: {describe_runs([self])})"
+        return f"Draft({self.name!r})"
 
     @property
     def name(self) -> str:
         return str(self.keys["name"])
+
+    @property
+    def number_of_runs(self) -> int:
+        """As far as it says so: the methods may be the data set's."""
+        own = len(self.keys.get("methods", "1")) * len(self.keys.get("seeds", "1"))
+        return own + sum(len(runs.methods) * len(runs.seeds) for runs in self.record.added)
 
     def with_keys(self, **keys: Any) -> Draft:
         """The setting with these values. None leaves a key out."""
@@ -292,7 +300,18 @@ class Draft:
         if "file" in partition or partition.get("kind") == "pooled":  # it knows the clients
             values["clients"] = self.keys.get("clients")
         with self.places.in_errors():
-            _refuse_missing(values)
+            missing = {}
+            for key, example in _NEEDED.items():
+                value = values.get(key)
+                if isinstance(value, Mapping):  # one without a name or kind
+                    key, value = f"{key}.{TAGS[key]}", value.get(TAGS[key]) or value.get("file")
+                if value is None:
+                    missing[key] = example
+            if missing:
+                is_, it = ("is", "it") if len(missing) == 1 else ("are", "them")
+                examples = ", ".join(f"{key}: {example}" for key, example in missing.items())
+                fix = f"the data set has no default for {it}: write for example {examples}"
+                raise InputError(", ".join(missing), f"{is_} missing", fix=fix)
             keys = replace(self, keys=values).keys
             local = Local(**keys.get("local", {}))
             setting = Setting(**{**keys, "local": local}, record=self.record)
@@ -300,59 +319,26 @@ class Draft:
         return setting
 
 
-def describe_runs(settings: Sequence[Draft | Setting]) -> str:
-    """Methods, seeds, runs and rounds of settings, as far as they are known.
+def describe_runs(settings: Sequence[Draft]) -> str:
+    """Runs and rounds of settings, as far as they say so.
 
     >>> keys = {"data": "synthetic", "methods": "fedavg, fedskip(period=5)", "seeds": 3, "rounds": 100}
     >>> describe_runs([Draft(keys)])
-    '2 methods × 3 seeds = 6 runs of 100 rounds'
+    '6 runs of 100 rounds'
     >>> describe_runs([Draft(keys), Draft({**keys, "seeds": [0], "rounds": 50})])
     '2 settings, 8 runs of 50 to 100 rounds'
-    >>> describe_runs([Draft(keys, Record(added=(Runs("fedavg, fedskip(period=5)", 1),)))])
-    '8 runs of 100 rounds'
     """
-    each = [(len(s.keys.get("methods", ())), len(s.keys.get("seeds", (0,)))) for s in settings]
-    added = [len(runs.methods) * len(runs.seeds) for s in settings for runs in s.record.added]
-    parts = [_many(len(settings), "setting")] * (len(settings) > 1)
-    alike = len(set(each)) == 1 and not added
-    if alike:
-        parts += map(_many, each[0], ("method", "seed"))
-    words = " × ".join(parts)
-    if all(methods for methods, _ in each):
-        words += " = " if alike else ", " if words else ""
-        words += _many(sum(methods * seeds for methods, seeds in each) + sum(added), "run")
-        rounds = sorted({s.keys.get("rounds") or 0 for s in settings})
-        if rounds[0]:  # else the data set has them
-            least = "" if len(rounds) == 1 else f"{rounds[0]:,} to "
-            words += f" of {least}{_many(rounds[-1], 'round')}"
+    words = f"{len(settings)} settings, " if len(settings) > 1 else ""
+    words += f"{sum(draft.number_of_runs for draft in settings):,} runs"
+    rounds = sorted({draft.keys.get("rounds", 0) for draft in settings})
+    if rounds[0]:  # else the data set has them
+        words += (
+            f" of {' to '.join(f'{n:,}' for n in dict.fromkeys((rounds[0], rounds[-1])))} rounds"
+        )
     return words
 
 
-def _many(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'s' * (count != 1)}"
-
-
 # --- checks ----------------------------------------------------------------------------------------------
-
-_NEEDED = {  # what the data set may lack -> an example
-    "partition": "iid", "model": "linear", "cohort": 5, "methods": "fedavg", "rounds": 100,
-}  # fmt: skip
-
-
-def _refuse_missing(keys: Mapping[str, Any]) -> None:
-    """Refuse a setting that lacks what neither the study nor the data set says."""
-    missing = {}
-    for key, example in _NEEDED.items():
-        value = keys.get(key)
-        if isinstance(value, Mapping):  # one without a name or kind
-            key, value = f"{key}.{TAGS[key]}", value.get(TAGS[key]) or value.get("file")
-        if value is None:
-            missing[key] = example
-    if missing:
-        is_, it = ("is", "it") if len(missing) == 1 else ("are", "them")
-        examples = ", ".join(f"{key}: {example}" for key, example in missing.items())
-        fix = f"the data set has no default for {it}: write for example {examples}"
-        raise InputError(", ".join(missing), f"{is_} missing", fix=fix)
 
 
 def _check(setting: Setting) -> None:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from inspect import signature
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from fedskip.errors import InputError, require, unknown, unknown_key
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import parse_many, text
 from fedskip.models.construction import hints_for, maker_of
-from fedskip.parsing import AtLeast, AtMost, Count, fit_all, is_own
+from fedskip.parsing import AtLeast, AtMost, Count, fit_all, is_own, parts_of
 
 RUNS = 10_000  # of a study, unless `most_runs` says otherwise
 _UNWRITTEN = ("settings", "cluster", "per_device")  # a study may go on elsewhere
@@ -77,11 +76,7 @@ class StudySpec:
         for name, count in Counter(draft.name for draft in self.settings).items():
             fix = "give each its own `name`"
             require("settings", count == 1, "must have different names", name, fix)
-        runs = 0  # as far as the settings say so
-        for draft in self.settings:
-            runs += len(draft.keys.get("methods", "1")) * len(draft.keys.get("seeds", "1"))
-            runs += sum(len(added.methods) * len(added.seeds) for added in draft.record.added)
-        _refuse_many(runs, self.most_runs)
+        _refuse_many(sum(draft.number_of_runs for draft in self.settings), self.most_runs)
 
 
 STUDY_KEYS = [field.name for field in dataclasses.fields(StudySpec) if field.name != "settings"]
@@ -128,9 +123,11 @@ def build(tree: Tree) -> StudySpec:
                 # what was run already holds no grids: there, lists of lists are values
                 grids.append((point, dict(_axes(point.values, begun=RECORD in values))))
         _refuse_many(sum(math.prod(map(len, axes.values())) for _, axes in grids), most)
-        drafts = [_draft(point) for tree_, axes in grids for point in _points(tree_, axes, name)]
+        points = [
+            p for whole, axes in grids for p in (_points(whole, axes, name) if axes else [whole])
+        ]
         study = {key: values[key] for key in STUDY_KEYS if values.get(key) is not None}
-        spec = StudySpec(settings=tuple(drafts), **study)
+        spec = StudySpec(settings=tuple(map(_draft, points)), **study)
     return narrowed(spec, tree.only) if tree.only else spec
 
 
@@ -139,19 +136,19 @@ def narrowed(spec: StudySpec, names: Sequence[str]) -> StudySpec:
 
     `*` and `?` stand for any text. The name of a swept setting stands for all points of the sweep.
     """
-    known = {
-        draft.name: (draft.name, draft.record.sweep.of if draft.record.sweep else "")
-        for draft in spec.settings
-    }
-
-    def matches(setting: str, name: str) -> bool:
-        return any(fnmatchcase(known_name, name) for known_name in known[setting])
-
+    kept = set()
     for name in names:
-        if not any(matches(setting, name) for setting in known):
-            raise unknown("setting", name, known)
-    kept = [draft for draft in spec.settings if any(matches(draft.name, name) for name in names)]
-    return dataclasses.replace(spec, settings=tuple(kept))
+        matching = {
+            draft.name
+            for draft in spec.settings
+            if fnmatchcase(draft.name, name)
+            or (draft.record.sweep and fnmatchcase(draft.record.sweep.of, name))
+        }
+        if not matching:
+            raise unknown("setting", name, [draft.name for draft in spec.settings])
+        kept |= matching
+    settings = tuple(draft for draft in spec.settings if draft.name in kept)
+    return dataclasses.replace(spec, settings=settings)
 
 
 def _draft(tree: Tree) -> Draft:
@@ -227,15 +224,9 @@ def takes_list(head: str, name: Any, option: str) -> bool:
     parameter = signature(maker).parameters.get(option) if maker else None
     if maker is None or parameter is None:
         return (head, option) not in _OPTIONS
-    if (hint := hints_for(maker).get(option)) is None:
-        empty = parameter.default in (parameter.empty, None)
-        return empty or isinstance(parameter.default, list | tuple)
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    kinds = tuple(get_origin(kind) or kind for kind in kinds)
-    return any(
-        isinstance(kind, type) and issubclass(kind, Collection) and kind is not str
-        for kind in kinds
-    )
+    untyped = list if parameter.default in (parameter.empty, None) else type(parameter.default)
+    kinds = (get_origin(part) or part for part in parts_of(hints_for(maker).get(option, untyped)))
+    return any(isinstance(k, type) and issubclass(k, Collection) and k is not str for k in kinds)
 
 
 def _maker(head: str, name: str) -> Callable[..., Any] | None:
@@ -256,9 +247,6 @@ def _points(tree: Tree, axes: Mapping[str, list[Any]], study: str) -> Iterator[T
     Args:
         study: its name, for settings that have none and whose data differ.
     """
-    if not axes:
-        yield tree
-        return
     data = tree.values.get("data")
     data = data.get("name") if isinstance(data, Mapping) else getattr(data, "name", None)
     own = as_name(Path(data).stem) if isinstance(data, str) and data else study

@@ -14,6 +14,7 @@ from fedskip.files import refuse_unreadable
 LARGEST = 16 << 20  # bytes of a file
 MOST = 1_000_000  # values; an alias counts as everything that it repeats
 DEEPEST = 50  # levels
+TOO_MANY = f"has too many values: more than {MOST:,}"
 TOO_DEEP = f"is nested too deep: more than {DEEPEST} levels"
 NUMBER = "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
 PLAIN = {
@@ -97,7 +98,7 @@ def parse(text: str, name: str, key: str = "", where: str = "") -> tuple[Any, di
         field, prefix = at or name, f"{at}." if at else ""
         if len(places) > MOST:
             fix = "write fewer; an alias (*) repeats all that is below its anchor (&)"
-            raise InputError(name, f"has too many values: more than {MOST:,}", ..., fix, place)
+            raise InputError(name, TOO_MANY, ..., fix, place)
         if depth > DEEPEST:
             raise InputError(name, TOO_DEEP, ..., "an alias (*) must not repeat itself", place)
         if node.tag not in PLAIN:
@@ -144,11 +145,14 @@ def _compose(text: str, name: str, where: str) -> tuple[Loader, yaml.Node | None
         raise refused(text.count("\n", 0, illegal.start()), rule)
     try:
         depth = 0
-        for event in yaml.parse(text, Loader=Loader):  # nodes take stack for every level
+        # nodes take stack for every level, and memory
+        for number, event in enumerate(yaml.parse(text, Loader=Loader)):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise refused(event.start_mark.line, TOO_DEEP)
+            if number > MOST:
+                raise refused(event.start_mark.line, TOO_MANY)
         loader = Loader(text)
         return loader, loader.get_single_node()
     except yaml.MarkedYAMLError as error:
