@@ -32,9 +32,15 @@ def render(text: str, *, flags: bool = False) -> str:
     return _EITHER.sub(r"\1" if flags else r"\2", text)
 
 
-def option(name: str, value: str = "") -> str:
-    """An option: `--rounds` or `rounds`. With a value: `--rounds N` or `rounds=N`."""
-    return either(f"--{name} {value}", f"{name}={value}") if value else either(f"--{name}", name)
+def option(name: str, value: str = "", python: str = "") -> str:
+    """An option: `--rounds` or `rounds`. With a value: `--rounds N` or `rounds=N`.
+
+    Args:
+        python: the value in Python, where it differs.
+    """
+    if not value:
+        return either(f"--{name}", name)
+    return either(f"--{name} {value}", f"{name}={python or value}")
 
 
 def flag(name: str) -> str:
