@@ -9,7 +9,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from numbers import Integral, Real
@@ -54,17 +54,16 @@ class Above(Range):
     rule, holds = "must be > {}", operator.gt
 
 
+def _inside(value: float, interval: str) -> bool:
+    low, high = map(float, interval[1:-1].split(","))
+    at_end = (value == low and interval[0] == "[") or (value == high and interval[-1] == "]")
+    return low < value < high or at_end
+
+
 class In(Range):
     """An interval as mathematics writes it: `In("[0, 1)")` holds 0 but not 1."""
 
-    rule = "must be in {}"
-
-    @staticmethod
-    def holds(value: float, interval: str) -> bool:
-        low, high = map(float, interval[1:-1].split(","))
-        ends = {low} if interval[0] == "[" else set()
-        ends |= {high} if interval[-1] == "]" else set()
-        return low < value < high or value in ends
+    rule, holds = "must be in {}", _inside
 
 
 Count = Annotated[int, AtLeast(1), AtMost(MOST)]  # how many of something
@@ -149,7 +148,7 @@ def _number(value: Any) -> int | float | None:
 
 
 # the types that a class declares for its fields, with their ranges
-hints_of = cache(partial(get_type_hints, include_extras=True))
+hints_of: Callable[[type], Mapping[str, Any]] = cache(partial(get_type_hints, include_extras=True))
 
 
 def fit_all(instance: Any, prefix: str = "") -> None:

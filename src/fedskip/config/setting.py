@@ -247,7 +247,9 @@ class Draft:
                     keys[key] = read(value)
             data: Any = keys.get("data")
             own = isinstance(data, Dataset)
-            name = data.name if own else data.get("name") if isinstance(data, Mapping) else data
+            name: Any = (
+                data.name if own else data.get("name") if isinstance(data, Mapping) else data
+            )
             require("data.name", bool(name), "is missing", ..., "write data: {name: synthetic}")
             if "name" not in keys:  # the data set's, which may be a path
                 keys = {"name": as_name(name if own else Path(name).stem)} | keys

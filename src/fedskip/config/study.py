@@ -106,8 +106,8 @@ def build(tree: Tree) -> StudySpec:
     inside: dict[str, Places] = defaultdict(Places)  # by index of an entry
     for path, place in places.items():
         if path.startswith("settings."):
-            index, _, key = path.removeprefix("settings.").partition(".")
-            inside[index][key] = place
+            entry_index, _, key = path.removeprefix("settings.").partition(".")
+            inside[entry_index][key] = place
     shared = Tree({key: values[key] for key in values if key in KEYS and key != "name"}, places)
     grids, most, name = [], values.get("most_runs"), str(values.get("name", "study"))
     with places.in_errors():
@@ -335,7 +335,7 @@ def plain(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) ->
         record = {key: value for key, value in _plain(setting.record).items() if value}
         keys = {key: value for key, value in keys.items() if key not in shared}
         own.append(keys | ({RECORD: record} if record else {}))
-    return _plain(study, empty=False) | shared | {"settings": own}
+    return {**_plain(study, empty=False), **shared, "settings": own}
 
 
 def _plain(value: Any, empty: bool = True) -> Any:

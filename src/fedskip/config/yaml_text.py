@@ -146,6 +146,7 @@ def _compose(text: str, name: str, where: str) -> tuple[Loader, yaml.Node | None
     try:
         depth = 0
         # nodes take stack for every level, and memory
+        event: Any
         for number, event in enumerate(yaml.parse(text, Loader=Loader)):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
@@ -157,7 +158,8 @@ def _compose(text: str, name: str, where: str) -> tuple[Loader, yaml.Node | None
         return loader, loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         begin = error.context_mark
-        line = (error.problem_mark or begin).line
+        mark = error.problem_mark or begin
+        line = mark.line if mark else 0
         context = f"{error.context} from line {begin.line + 1}: " if error.context and begin else ""
         lines = "\n".join(text.split("\n")[begin.line if begin else line : line + 1])
         rule = f"is not valid YAML: {context}{error.problem}"
