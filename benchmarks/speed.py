@@ -101,7 +101,9 @@ CASES = {
     ),
     "lstm": Case(IID | {"model": "lstm"} | visits(5), random_text, on_gpu=visits(60)),
     "resnet50": Case(
-        IID | {"model": "resnet50"} | visits(5), partial(random_images, classes=100), on_gpu=visits(15)
+        IID | {"model": "resnet50"} | visits(5),
+        partial(random_images, classes=100),
+        on_gpu=visits(15),
     ),
     # 1000 clients of 50 images, a cohort of 50, one epoch in batches of 10
     "pfl-cifar10": Case(

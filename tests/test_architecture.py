@@ -28,7 +28,7 @@ ROOMS = [
 # Modules that import by name, where no reader of the syntax can see what.
 DYNAMIC = {
     "",  # what users ask the package for; tests/test_package.py knows it
-    "parsing.user_code",  # a user's own module, if a study or a command names one
+    "parsing",  # a user's own module, if a study or a command names one
     "methods.grammar",  # every file of its own folder
 }
 

@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-# --- texts for the command line and for Python -----------------------------------------------------------
-
 _EITHER = re.compile("\0([^\0]*)\0([^\0]*)\0")
 
 
@@ -58,12 +56,10 @@ def how_to_resume(out: str | os.PathLike[str]) -> str:
 
 def how_to_resume_study(out: str | os.PathLike[str], *, anyway: bool = False) -> str:
     """The same for a caller in Python who has the `Study`, which may hold objects that no file has."""
-    flags, argument = (" --anyway", "anyway=True") if anyway else ("", "")
     path = shlex.quote(os.fspath(out))
-    return either(f"`fedskip resume {path}{flags}`", f"`study.resume({argument})`")
-
-
-# --- the error -------------------------------------------------------------------------------------------
+    if anyway:
+        return either(f"`fedskip resume {path} --anyway`", "`study.resume(anyway=True)`")
+    return either(f"`fedskip resume {path}`", "`study.resume()`")
 
 
 class InputError(ValueError):
@@ -86,7 +82,11 @@ class InputError(ValueError):
         )
         text = f"{shorten_middle(field, 120)} {shorten(rule, 240)}"
         if self.value is not ...:
-            text += f", got {shorten_middle(_repr(self.value), 80)}"
+            try:
+                value = repr(self.value)
+            except ValueError:  # Python does not write a number of thousands of digits
+                value = f"a {type(self.value).__name__} of thousands of digits"
+            text += f", got {shorten_middle(value, 80)}"
         if where:
             text += f" ({shorten_middle(where, 120)})"
         text += "."
@@ -125,16 +125,6 @@ def unknown_key(path: str, known: Iterable[str]) -> InputError:
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The known name that is most similar. `cutoff`: how similar it must be, from 0 to 1."""
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
-
-
-# --- parts of messages -----------------------------------------------------------------------------------
-
-
-def _repr(value: Any) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # Python does not write a number of thousands of digits
-        return f"a {type(value).__name__} of thousands of digits"
 
 
 def shorten(text: str, most: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedskip.errors import InputError, flag, option
+from fedskip.errors import InputError, flag, option, require
 
 try:
     import fcntl
@@ -24,9 +24,6 @@ UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 TAKEN = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
 LONGEST = 160  # bytes of a name, to which endings are added; most file systems take 255
 log = logging.getLogger(__name__)
-
-
-# --- writing ---------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -66,7 +63,7 @@ def write_text(path: Path, content: str) -> None:
 
 def remove_partial_files(folder: Path) -> None:
     """Remove the temporary files of `write_bytes` that killed processes have left."""
-    for file in folder.glob(".*.part") if folder.is_dir() else ():
+    for file in folder.glob(".*.part"):
         if re.fullmatch(r"\..+\.\d+\.part", file.name):
             file.unlink(missing_ok=True)
 
@@ -84,14 +81,10 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-# --- what cannot be written or read ----------------------------------------------------------------------
-
-
 def refuse_existing(field: str, path: Path, force: bool = False) -> None:
     """Refuse to write over a file, unless `force`."""
-    if os.path.lexists(path) and not force:
-        fix = f"choose another name, or add {flag('force')}"
-        raise InputError(field, "exists already", str(path), fix)
+    fix = f"choose another name, or add {flag('force')}"
+    require(field, force or not os.path.lexists(path), "exists already", str(path), fix)
 
 
 def refuse_unreadable(field: str, path: Path) -> None:
@@ -102,29 +95,26 @@ def refuse_unreadable(field: str, path: Path) -> None:
     """
     value = ... if field == str(path) else str(path)
     try:
-        mode = path.stat().st_mode
+        kind = stat.S_IFMT(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         fix = f"looked in {Path.cwd()}"
         raise InputError(field, "must be an existing file", value, fix) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(field, f"cannot be read ({why})", value) from None
-    if not stat.S_ISREG(mode):
-        kind = "a device or socket"
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else kind
-        raise InputError(field, f"must be a file, not {kind}", value)
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
+    rule = f"must be a file, not {kinds.get(kind, 'a device or socket')}"
+    require(field, kind == stat.S_IFREG, rule, value)
 
 
 def refuse_too_large(path: Path, size: int) -> None:
     """Refuse a file whose contents (`size` bytes) would not fit into this machine's memory."""
-    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
-    memory = pages * (os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1)
-    if size > memory:
+    if hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         rule = f"takes {size:,} bytes of memory, and this machine has {memory:,}"
-        raise InputError(str(path), rule, fix="use less of it, or a machine with more memory")
+        fix = "use less of it, or a machine with more memory"
+        require(str(path), size <= memory, rule, fix=fix)
 
-
-# --- locks -----------------------------------------------------------------------------------------------
 
 _locked: set[int] = set()  # file handles of the locks that this process holds
 
@@ -146,6 +136,8 @@ if hasattr(os, "register_at_fork"):
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     """Inside, no other process locks the folder. The system releases it when the process ends, however.
 
+    On a file system without locks, it only warns.
+
     Args:
         wait: wait for a process that has locked the folder; else that is an error.
     """
@@ -153,11 +145,19 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     with (folder / ".lock").open("a+") as file:
         handle = file.fileno()
         with with_filename(folder / ".lock"):
-            if not _lock(handle, folder, wait):
-                file.seek(0)
-                rule = f"is in use by another process ({file.read().strip() or 'unknown'})"
-                fix = f"wait for it, or choose another folder ({option('out', 'FOLDER')})"
-                raise InputError("out", rule, str(folder), fix)
+            try:
+                if fcntl is not None:
+                    fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in TAKEN:
+                    file.seek(0)
+                    rule = f"is in use by another process ({file.read().strip() or 'unknown'})"
+                    fix = f"wait for it, or choose another folder ({option('out', 'FOLDER')})"
+                    raise InputError("out", rule, str(folder), fix) from None
+                if error.errno not in UNSUPPORTED:
+                    raise
+                advice = "see to it that no other process works there"
+                log.warning("%s cannot be locked (%s): %s", folder, error.strerror, advice)
             os.ftruncate(handle, 0)
             os.write(handle, f"pid {os.getpid()}".encode())
         _locked.add(handle)
@@ -168,28 +168,6 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
             if fcntl is not None:
                 with contextlib.suppress(OSError):  # a process that is being started may share it
                     fcntl.flock(handle, fcntl.LOCK_UN)
-
-
-def _lock(handle: int, folder: Path, wait: bool) -> bool:
-    """Whether the lock was taken. On a file system without locks: a warning, and yes."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in TAKEN:
-            return False
-        if error.errno not in UNSUPPORTED:
-            raise
-        log.warning(
-            "%s cannot be locked (%s): see to it that no other process works there",
-            folder,
-            error.strerror,
-        )
-    return True
-
-
-# --- names -----------------------------------------------------------------------------------------------
 
 
 def expand_home(path: str | os.PathLike[str], field: str) -> Path:

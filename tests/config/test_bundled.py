@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,14 @@ from studies import STUDY, read_back
 def test_every_bundled_study_builds_and_round_trips(tmp_path: Path) -> None:
     assert "quickstart" in bundled.names()
     for name in bundled.names():
-        spec = build(load_yaml(bundled.path(name)))
+        spec = build(load_yaml(bundled.find(name)))
         assert spec.name == name
         assert read_back(spec, tmp_path) == spec
 
 
 def test_quickstart_is_the_promised_study() -> None:
     main, centralised = (
-        draft.keys for draft in build(load_yaml(bundled.path("quickstart"))).settings
+        draft.keys for draft in build(load_yaml(bundled.find("quickstart"))).settings
     )
     assert [method.label for method in main["methods"]] == [
         "FedAvg",
@@ -73,7 +74,7 @@ def test_one_setting_of_a_study() -> None:
         ("tabel2/cifar10", "study is not a file, got 'tabel2/cifar10'"),
     ]:
         with pytest.raises(InputError) as caught:
-            bundled.load(wrong)
+            build(bundled.load(wrong))
         assert message in str(caught.value)
 
 
@@ -82,7 +83,7 @@ def test_an_error_in_one_setting_has_its_line(tmp_path: Path) -> None:
         "data: synthetic\nsettings:\n  - name: a\n  - name: b\n    cohort: 0\n"
     )
     with pytest.raises(InputError, match=r"cohort must be >= 1, got 0 \(s\.yaml line 5\)"):
-        build(load_yaml(tmp_path / "s.yaml").narrowed("b"))
+        build(replace(load_yaml(tmp_path / "s.yaml"), only=("b",)))
 
 
 def test_find_takes_a_name_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +91,7 @@ def test_find_takes_a_name_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "mine.yaml").write_text(STUDY)
     (tmp_path / "mine").write_text(STUDY)
     (tmp_path / "folder").mkdir()
-    assert bundled.find("quickstart") == bundled.path("quickstart")
+    assert bundled.find("quickstart").name == "quickstart.yaml"
     assert bundled.find("mine.yaml") == Path("mine.yaml")
     assert bundled.find("mine") == Path("mine")
     for wrong, message in [
@@ -110,7 +111,7 @@ def test_a_bundled_name_means_the_study_whatever_else_is_called_so(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "table2" / "cifar10-iid").mkdir(parents=True)
     (tmp_path / "table2" / "mine.yaml").write_text(STUDY)
-    assert bundled.find("table2") == bundled.path("table2")
+    assert bundled.find("table2").parent == Path(bundled.__file__).parent
     assert [one.name for one in build(bundled.load("table2/cifar10-iid")).settings] == [
         "cifar10-iid"
     ]

@@ -15,8 +15,7 @@ from fedskip import InputError, Study
 from fedskip.config.keys import StudyKeys
 from fedskip.config.setting import KEYS, Setting
 from fedskip.config.study import TOP_LEVEL, StudySpec
-from fedskip.parsing.ranges import MOST, AtMost
-from fedskip.parsing.values import hints_of
+from fedskip.parsing import MOST, AtMost, hints_of
 
 PLAIN = (int, float, bool, str, NoneType)
 WRITTEN = get_type_hints(StudyKeys)
@@ -62,9 +61,9 @@ def test_the_page_names_the_limits(declared: type) -> None:
     page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
     for key, hint in hints_of(declared).items():
         for limit in limits(hint):
-            if limit.most != MOST:
+            if limit.bound != MOST:
                 [row] = re.findall(rf"^\| `{key}` \|.*$", page, re.MULTILINE)
-                assert f"at most {limit.most:,}" in row, key
+                assert f"at most {limit.bound:,}" in row, key
 
 
 def limits(hint: Any) -> Iterator[AtMost]:

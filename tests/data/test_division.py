@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from fedskip import Dataset, InputError, Partition
-from fedskip.data import division
 from fedskip.data.division import (
     Division,
     by_client,
@@ -19,6 +18,7 @@ from fedskip.data.division import (
     evaluation_subset,
     grouped,
     refuse_unmixed,
+    sample_counts,
     split_by_owner,
     worst_decile,
 )
@@ -257,6 +257,6 @@ def test_a_table_of_samples_by_hand(monkeypatch):
     parts = Partition(np.array([0, 3, 1, 2, 4]), np.array([0, 2, 5]))
     samples = SimpleNamespace(labels=lambda: np.array([0, 1, 1, 1, 0]))
     data = SimpleNamespace(classes=2, class_names=("a, b", "c"), samples=samples)
-    assert division.sample_counts(parts, data) == 'class,0,1\n"a, b",1,1\nc,1,2\n'
-    monkeypatch.setattr(division, "MOST_CLIENTS", 1)
-    assert division.sample_counts(parts, data) == "class,0,1\nall,2,3\n", "many clients"
+    assert sample_counts(parts, data) == 'class,0,1\n"a, b",1,1\nc,1,2\n'
+    monkeypatch.setattr("fedskip.data.division.MOST_CLIENTS", 1)
+    assert sample_counts(parts, data) == "class,0,1\nall,2,3\n", "many clients"

@@ -68,7 +68,7 @@ files = st.one_of(
     ).map("\n".join),
     st.builds(
         lambda name, seed, edits: _mutated(
-            bundled.path(name).read_text(encoding="utf-8"), seed, edits
+            bundled.find(name).read_text(encoding="utf-8"), seed, edits
         ),
         st.sampled_from(bundled.names()),
         st.integers(0, 2**32),

@@ -14,7 +14,6 @@ from fedskip.cli import data, federation, output, studies
 from fedskip.cli.report import report, watch
 from fedskip.cli.system_errors import explain, sentences
 from fedskip.errors import InputError, shorten
-from fedskip.parsing.yaml_text import read_text
 from fedskip.version import __version__
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # of click, which newer typers contain
@@ -126,6 +125,7 @@ def show(
     """Print a study as YAML, to read or to edit: fedskip show quickstart > mine.yaml."""
     from fedskip.cli.requested_study import refuse_unknown
     from fedskip.config import build, bundled, dump
+    from fedskip.config.yaml_text import read_text
 
     refuse_unknown(study)
     if study.partition("/")[0] in bundled.names() and "/" in study:

@@ -79,9 +79,9 @@ def init(
     """Make the folder of a new federation: certificates, keys, a Flower app, and what goes to each site."""
     _require_flower()
     from fedskip.config import bundled
+    from fedskip.config.yaml_text import read_text
     from fedskip.flower.config import FederationConfig
     from fedskip.flower.folder import template, write_folder
-    from fedskip.parsing.yaml_text import read_text
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
     config = FederationConfig(clients=tuple(names), server=server)

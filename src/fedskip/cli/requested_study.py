@@ -8,8 +8,8 @@ from typing import Any
 
 from fedskip.config import RECORD, Places, Tree, bundled
 from fedskip.config.setting import KEYS, Setting
+from fedskip.config.tree import TAGS, flatten, tagged
 from fedskip.errors import InputError, nearest, require, unknown
-from fedskip.parsing.dotted_keys import TAGS, flatten, tagged
 
 # keys that say how much is run or measured, not what
 FREE = {
@@ -77,7 +77,7 @@ def marked(tree: Tree, given: Mapping[str, Any], scale: float | None) -> Tree:
         notes = [*filter(None, [own.get("note")]), *_changed(own, given)]
         more = {"note": "; ".join(notes)} if notes else {}
         entries.append({**entry, **less, **more, **({RECORD: record} if record else {})})
-    return Tree({**tree.values, "settings": entries}, tree.places)
+    return dataclasses.replace(tree, values={**tree.values, "settings": entries})
 
 
 def _changed(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
@@ -126,7 +126,8 @@ def overridden(tree: Tree, over: Tree) -> Tree:
                 entries[index] = _in_proportion(
                     entry, tree.values.get("rounds"), own.values.get("rounds")
                 )
-    return over.over(Tree({**tree.values, "settings": entries}, places))
+    values = {**tree.values, "settings": entries}
+    return over.over(dataclasses.replace(tree, values=values, places=places))
 
 
 def _refuse_swept(entry: Mapping[str, Any], own: Tree) -> None:

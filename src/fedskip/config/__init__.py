@@ -1,7 +1,6 @@
 """What a study is: as written in YAML, on the command line or in Python, and resolved."""
 
-from fedskip.config.record import RECORD, Record, Runs
-from fedskip.config.setting import Draft, Setting
+from fedskip.config.setting import RECORD, Draft, Record, Runs, Setting
 from fedskip.config.study import StudySpec, build, dump, narrowed, plain
 from fedskip.config.tree import Places, Tree, assigned, load_yaml
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,14 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fedskip.config.tree import TAGS, tagged
 from fedskip.data.dataset import Dataset
 from fedskip.engine.local import Local
 from fedskip.engine.upload_filters import Attack, Privacy
 from fedskip.errors import InputError, require, unknown_key
 from fedskip.methods.grammar import parse_many
-from fedskip.parsing.dotted_keys import TAGS
-from fedskip.parsing.ranges import Count
-from fedskip.parsing.values import fit, fit_all
+from fedskip.parsing import Count, fit, fit_all
 
 MOST_SEEDS = 10_000
 LONGEST = 100  # bytes of a name
@@ -31,6 +29,12 @@ _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a map
     "partition": ((), "a kind or a mapping"),
     "model": (Callable, "a name, a mapping, an nn.Module or a function that makes one"),
 }
+_MAKERS = {  # of a data set, from what other libraries have
+    "pandas": "from_frame(df, label='COLUMN')",
+    "torch": "from_torch(dataset)",
+    "datasets": "from_huggingface(dataset, label='COLUMN')",
+}
+PYTHON = "python:"  # how a file shows an object that it cannot hold
 T = TypeVar("T")
 
 
@@ -49,18 +53,29 @@ def from_mapping(key: str, made: type[T], value: Any) -> T | None:
     """Make one of the small dataclasses of a setting, such as `Privacy`. None stays None."""
     if value is None or isinstance(value, made):
         return value
-    fields = dataclasses.fields(made)  # type: ignore[arg-type]
-    names = [field.name for field in fields]
-    needed = [field.name for field in fields if field.default is dataclasses.MISSING]
-    example = f"{{{', '.join(f'{name}: 1' for name in needed or names[:1])}}}"
+    fields = {field.name: field.default for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+    needed = [name for name, default in fields.items() if default is dataclasses.MISSING]
+    example = f"{{{', '.join(f'{name}: 1' for name in needed or [*fields][:1])}}}"
     require(key, isinstance(value, Mapping), f"must be a mapping such as {example}", value)
     for name in value:
-        if name not in names:
-            raise unknown_key(f"{key}.{name}", [f"{key}.{known}" for known in names])
+        if name not in fields:
+            raise unknown_key(f"{key}.{name}", [f"{key}.{known}" for known in fields])
     written = {name: inner for name, inner in value.items() if inner is not None}
     for name in needed:
         require(f"{key}.{name}", name in written, "is missing", ..., f"write {key}: {example}")
     return made(**written)
+
+
+def read_local(value: Any) -> dict[str, Any]:
+    """What was written of `local`. Null is left out, unless all keys are there."""
+    if isinstance(value, Local):
+        return dataclasses.asdict(value)
+    rule = "must be a mapping such as {lr: 0.01, epochs: 10}"
+    require("local", isinstance(value, Mapping), rule, value)
+    fitted = from_mapping("local", Local, value)
+    complete = len(value) == len(dataclasses.fields(Local))
+    kept = (key for key, inner in value.items() if complete or inner is not None)
+    return {key: getattr(fitted, key) for key in kept}
 
 
 def read_stop(value: Any) -> dict[str, int | float] | None:
@@ -90,8 +105,7 @@ def read_seeds(value: Any) -> tuple[int, ...]:
 
 def read_metrics(value: Any) -> Any:
     """A name or a function; or several of them, as a tuple."""
-    rule = "must be a name or a function, or a list of them"
-    fix = "such as accuracy, or [accuracy, macro_f1]"
+    rule, fix = "must be a name or a function, or a list of them", "such as [accuracy, macro_f1]"
     metrics = list(value) if isinstance(value, list | tuple) else [value]
     require("metric", bool(metrics), rule, value, fix)
     for metric in metrics:
@@ -101,21 +115,17 @@ def read_metrics(value: Any) -> Any:
     return metrics[0] if len(metrics) == 1 else tuple(metrics)
 
 
-def read_target(value: Any) -> float | str | None:
+def read_target(value: Any) -> float | str:
     """A score, or the text of one method."""
-    if value is None:
-        return None
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        return float(fit("target", value, float))
+    with contextlib.suppress(InputError):
+        return float(fit("target", value, float))  # a number may be text
     rule, fix = "must be a score or one method", "such as 0.68, or fedavg"
     try:
-        with contextlib.suppress(InputError):
-            return float(fit("target", value, float))  # a number may be text
-        ok = isinstance(value, str) and len(parse_many(value)) == 1
+        if isinstance(value, str) and len(parse_many(value)) == 1:
+            return value
     except InputError as error:
-        raise InputError("target", rule, value, f"{fix}; {error}") from None
-    require("target", ok, rule, value, fix)
-    return str(value)
+        fix = f"{fix}; {error}"
+    raise InputError("target", rule, value, fix)
 
 
 def check_name(name: Any) -> str:
@@ -138,30 +148,28 @@ def as_name(stem: str) -> str:
 def read_options(key: str, value: Any) -> Any:
     """A mapping of a name or kind and its options; plain text is the name; objects stay as they are."""
     tag, (accepted, words) = TAGS[key], _OBJECTS[key]
-    if isinstance(value, str):
-        value = {tag: value}
-    maker = _maker(value) if key == "data" else ""
-    if isinstance(value, Mapping) and not maker:
-        name = value.get(tag)
+    value = tagged(key, value)
+    name = value.get(tag) if isinstance(value, dict) else None
+    if isinstance(name, str) and name.startswith(PYTHON):
+        return name
+    # some of other libraries' data are mappings, too
+    foreign = _foreign(value) if key == "data" and type(value) is not dict else ""
+    if isinstance(value, Mapping) and not foreign:
         require(f"{key}.{tag}", name is None or isinstance(name, str), "must be text", name)
         if key == "partition" and name is not None and value.get("file") is not None:
             rule = f"must not stand beside kind: {name}"
             raise InputError("partition.file", rule, value["file"], "keep one of the two")
         return {option: _plain(inner) for option, inner in value.items() if inner is not None}
-    shown = type(value).__name__ if maker else value
-    fix = f"write data=fedskip.{maker}" if maker else ""
+    shown = type(value).__name__ if foreign else value
+    fix = f"write data=fedskip.{foreign}" if foreign else ""
     require(key, isinstance(value, accepted), f"must be {words}", shown, fix)
     return value
 
 
-def _maker(value: Any) -> str:
+def _foreign(value: Any) -> str:
     """The function that makes a data set of another library's data, if it is that."""
-    modules = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
-    makers = {
-        "pandas": "from_frame(df, label='COLUMN')", "torch": "from_torch(dataset)",
-        "datasets": "from_huggingface(dataset, label='COLUMN')",
-    }  # fmt: skip
-    return next((makers[module] for module in makers if module in modules), "")
+    libraries = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
+    return next((maker for library, maker in _MAKERS.items() if library in libraries), "")
 
 
 def _plain(value: Any) -> Any:
@@ -173,26 +181,12 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def read_local(value: Any) -> dict[str, Any]:
-    """What was written of `local`. Null is left out, unless all keys are there."""
-    local = dataclasses.asdict(value) if isinstance(value, Local) else value
-    rule = "must be a mapping such as {lr: 0.01, epochs: 10}"
-    require("local", isinstance(local, Mapping), rule, local)
-    known = [f"local.{field.name}" for field in dataclasses.fields(Local)]
-    for key in local:
-        if f"local.{key}" not in known:
-            raise unknown_key(f"local.{key}", known)
-    complete = len(local) == len(known)
-    written = {key: inner for key, inner in local.items() if complete or inner is not None}
-    fitted = Local(**written)
-    return {key: getattr(fitted, key) for key in written}
-
-
-def read_init(value: Any) -> str | None:
-    path = fit("init", os.fspath(value) if isinstance(value, os.PathLike) else value, str | None)
-    rule, fix = "must name a file of weights", "leave it out to start at random"
-    require("init", path != "", rule, path, fix)
-    return None if path is None else str(path)
+def read_init(value: Any) -> str:
+    path = fit("init", os.fspath(value) if isinstance(value, os.PathLike) else value, str)
+    require(
+        "init", path != "", "must name a file of weights", path, "leave it out to start at random"
+    )
+    return str(path)
 
 
 def read_loss(value: Any) -> Any:

@@ -7,15 +7,15 @@ Python objects. What was left out comes from the data set, or has the default th
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fedskip.config.fields import READERS, as_name, read_local
-from fedskip.config.record import Record, Runs
-from fedskip.config.tree import Places
+from fedskip.config.fields import PYTHON, READERS, as_name, from_mapping, read_seeds
+from fedskip.config.tree import TAGS, Places, Tree, overlay
 from fedskip.data.dataset import Dataset
 from fedskip.engine.local import Local
 from fedskip.engine.upload_filters import Attack, Privacy
@@ -23,13 +23,62 @@ from fedskip.errors import InputError, option, require, unknown, unknown_key
 from fedskip.files import short_file_name
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import in_a_file, labels_as_added, parse_many, text
-from fedskip.parsing.dotted_keys import TAGS, expand, overlay
-from fedskip.parsing.ranges import AtLeast, Count, In
-from fedskip.parsing.values import fit, hints_of
+from fedskip.parsing import AtLeast, Count, In, fit, fit_all, hints_of
 
-PYTHON = "python:"  # how a file shows an object that it cannot hold
+RECORD = "record"  # the key of study.yaml that holds one
 # metrics from 0 to 1
 SHARES = ("accuracy", "label_accuracy", "balanced_accuracy", "macro_f1", "auroc")
+
+
+# --- what commands note ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of a setting: each of these methods at each of these seeds."""
+
+    methods: tuple[Method, ...]
+    seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "methods", tuple(parse_many(self.methods)))
+        object.__setattr__(self, "seeds", read_seeds(self.seeds))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The grid that a setting is a point of."""
+
+    of: str  # the setting's name without the values
+    keys: tuple[str, ...]  # that were swept, dotted
+
+    def __post_init__(self) -> None:
+        ok = isinstance(self.keys, list | tuple) and all(isinstance(key, str) for key in self.keys)
+        require("record.sweep.keys", ok, "must be a list of keys", self.keys)
+        object.__setattr__(self, "keys", tuple(self.keys))
+        fit_all(self, "record.sweep.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What commands note about a setting, beside its keys. Nobody has to write it."""
+
+    sweep: Sweep | None = None
+    full_rounds: Count | None = None  # of the study that this is a smaller version of
+    full_seeds: Count | None = None  # how many that study has
+    added: tuple[Runs, ...] = ()  # by `fedskip extend`, one after another
+
+    def __post_init__(self) -> None:
+        fit_all(self, "record.")
+        object.__setattr__(self, "sweep", from_mapping("record.sweep", Sweep, self.sweep))
+        rule = "must be a list of mappings such as {methods: [scaffold], seeds: [0, 1]}"
+        ok = isinstance(self.added, list | tuple) and None not in self.added
+        require("record.added", ok, rule, self.added)
+        runs = tuple(from_mapping("record.added", Runs, each) for each in self.added)
+        object.__setattr__(self, "added", runs)
+
+
+# --- settings --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +122,7 @@ class Setting:
     earlier: tuple[tuple[Method, ...], ...] = ()
 
     def __repr__(self) -> str:
-        return f"Setting({self.name!r}: {describe_runs([self])})"
+        return f"Setting({self.name!r})"
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -93,7 +142,7 @@ class Setting:
     @property
     def key(self) -> str:
         """How checkpoints and the record of a study call it."""
-        return part_key(self.name, self.number)
+        return part_key(self.name, len(self.earlier))
 
     @property
     def run_names(self) -> list[str]:
@@ -107,7 +156,7 @@ class Setting:
         """How tables call one of its methods."""
         return next(label for known, label in self._labels if known == method)
 
-    @functools.cached_property
+    @cached_property
     def _labels(self) -> list[tuple[Method, str]]:
         return labels_as_added([*self.earlier, self.methods])
 
@@ -128,11 +177,6 @@ class Setting:
             )
             for number, part in enumerate(parts)
         ]  # fmt: skip
-
-    @property
-    def number(self) -> int:
-        """Which part it is: 0 has the runs that the setting began with."""
-        return len(self.earlier)
 
     @property
     def all_methods(self) -> list[Method]:
@@ -170,7 +214,9 @@ class Setting:
 
 
 KEYS = [f.name for f in dataclasses.fields(Setting) if f.name not in ("record", "earlier")]
-_NEEDED = ("partition", "model", "cohort", "methods", "rounds")  # the data set may lack them
+_NEEDED = {  # what the data set may lack -> an example
+    "partition": "iid", "model": "linear", "cohort": 5, "methods": "fedavg", "rounds": 100,
+}  # fmt: skip
 
 
 def part_key(setting: str, number: int) -> str:
@@ -192,22 +238,39 @@ class Draft:
 
     def __post_init__(self) -> None:
         with self.places.in_errors():
-            keys = {key: _read(key, value) for key, value in self.keys.items() if value is not None}
+            keys = {}
+            for key, value in self.keys.items():
+                if key not in KEYS:
+                    raise unknown_key(key, KEYS)
+                if value is not None:
+                    read = READERS.get(key) or partial(fit, key, hint=hints_of(Setting)[key])
+                    keys[key] = read(value)
             data: Any = keys.get("data")
-            named = isinstance(data, Dataset) or bool(data and data.get("name"))
-            require("data.name", named, "is missing", ..., "write data: {name: synthetic}")
+            own = isinstance(data, Dataset)
+            name: Any = (
+                data.name if own else data.get("name") if isinstance(data, Mapping) else data
+            )
+            require("data.name", bool(name), "is missing", ..., "write data: {name: synthetic}")
             if "name" not in keys:  # the data set's, which may be a path
-                stem = data.name if isinstance(data, Dataset) else Path(data["name"]).stem
-                keys = {"name": as_name(stem)} | keys
-            _check_cohort(keys.get("cohort"), keys.get("clients"))
+                keys = {"name": as_name(name if own else Path(name).stem)} | keys
+            if "cohort" in keys and "clients" in keys:
+                rule = f"must be <= {keys['clients']}, the number of clients"
+                fix = "every slot needs a client of its own"
+                require("cohort", keys["cohort"] <= keys["clients"], rule, keys["cohort"], fix)
         object.__setattr__(self, "keys", keys)
 
     def __repr__(self) -> str:
-        return f"Draft({self.name!r}: {describe_runs([self])})"
+        return f"Draft({self.name!r})"
 
     @property
     def name(self) -> str:
         return str(self.keys["name"])
+
+    @property
+    def number_of_runs(self) -> int:
+        """As far as it says so: the methods may be the data set's."""
+        own = len(self.keys.get("methods", "1")) * len(self.keys.get("seeds", "1"))
+        return own + sum(len(runs.methods) * len(runs.seeds) for runs in self.record.added)
 
     def with_keys(self, **keys: Any) -> Draft:
         """The setting with these values. None leaves a key out."""
@@ -217,7 +280,6 @@ class Draft:
         """Refuse to train with Python objects of which study.yaml only has the name."""
         for key in ("data", "model", "loss", "metric"):
             value = self.keys.get(key)
-            value = value.get("name") if isinstance(value, Mapping) else value
             for name in value if isinstance(value, tuple) else (value,):
                 if isinstance(name, str) and name.startswith(PYTHON):
                     rule = "was a Python object, which a file cannot hold"
@@ -231,115 +293,73 @@ class Draft:
             defaults: `Dataset.defaults` (dotted keys). A default option goes with its `name` or `kind`: a
                 setting with another one does not get it.
         """
-        nested = expand(defaults)
+        nested = Tree(defaults).values
         for key in nested:
             if key not in KEYS:
                 raise unknown("default of the data set", key, KEYS)
+        values = overlay(nested, self.keys)
+        partition = values.get("partition", {})
+        if "file" in partition or partition.get("kind") == "pooled":  # it knows the clients
+            values["clients"] = self.keys.get("clients")
         with self.places.in_errors():
-            values = overlay(nested, self.keys)
-            partition = values.get("partition", {})
-            if "clients" not in self.keys and (
-                "file" in partition or partition.get("kind") == "pooled"
-            ):
-                values.pop("clients", None)  # the partition knows: the default is of another one
-            values["local"] = Local(**read_local(values.get("local", {})))
-            missing = [key for key in map(_missing, _NEEDED, map(values.get, _NEEDED)) if key]
+            missing = {}
+            for key, example in _NEEDED.items():
+                value = values.get(key)
+                if isinstance(value, Mapping):  # one without a name or kind
+                    key, value = f"{key}.{TAGS[key]}", value.get(TAGS[key]) or value.get("file")
+                if value is None:
+                    missing[key] = example
             if missing:
                 is_, it = ("is", "it") if len(missing) == 1 else ("are", "them")
-                fix = f"the data set has no default for {it}, so the study must say {it}"
+                examples = ", ".join(f"{key}: {example}" for key, example in missing.items())
+                fix = f"the data set has no default for {it}: write for example {examples}"
                 raise InputError(", ".join(missing), f"{is_} missing", fix=fix)
-            read = {k: v if k == "local" else _read(k, v) for k, v in values.items()}
-            setting = Setting(**read, record=self.record)
+            keys = replace(self, keys=values).keys
+            local = Local(**keys.get("local", {}))
+            setting = Setting(**{**keys, "local": local}, record=self.record)
             _check(setting)
         return setting
 
 
-def describe_runs(settings: Sequence[Draft | Setting]) -> str:
-    """Methods, seeds, runs and rounds of settings, as far as they are known.
+def describe_runs(settings: Sequence[Draft]) -> str:
+    """Runs and rounds of settings, as far as they say so.
 
     >>> keys = {"data": "synthetic", "methods": "fedavg, fedskip(period=5)", "seeds": 3, "rounds": 100}
     >>> describe_runs([Draft(keys)])
-    '2 methods × 3 seeds = 6 runs of 100 rounds'
+    '6 runs of 100 rounds'
     >>> describe_runs([Draft(keys), Draft({**keys, "seeds": [0], "rounds": 50})])
     '2 settings, 8 runs of 50 to 100 rounds'
-    >>> describe_runs([Draft(keys, Record(added=(Runs("fedavg, fedskip(period=5)", 1),)))])
-    '8 runs of 100 rounds'
     """
-    each = [(len(s.keys.get("methods", ())), len(s.keys.get("seeds", (0,)))) for s in settings]
-    added = [len(runs.methods) * len(runs.seeds) for s in settings for runs in s.record.added]
-    parts = [_many(len(settings), "setting")] * (len(settings) > 1)
-    alike = len(set(each)) == 1 and not added
-    if alike:
-        parts += map(_many, each[0], ("method", "seed"))
-    words = " × ".join(parts)
-    if all(methods for methods, _ in each):
-        words += " = " if alike else ", " if words else ""
-        words += _many(sum(methods * seeds for methods, seeds in each) + sum(added), "run")
-        rounds = sorted({s.keys.get("rounds") or 0 for s in settings})
-        if rounds[0]:  # else the data set has them
-            least = "" if len(rounds) == 1 else f"{rounds[0]:,} to "
-            words += f" of {least}{_many(rounds[-1], 'round')}"
+    words = f"{len(settings)} settings, " if len(settings) > 1 else ""
+    words += f"{sum(draft.number_of_runs for draft in settings):,} runs"
+    rounds = sorted({draft.keys.get("rounds", 0) for draft in settings})
+    if rounds[0]:  # else the data set has them
+        words += (
+            f" of {' to '.join(f'{n:,}' for n in dict.fromkeys((rounds[0], rounds[-1])))} rounds"
+        )
     return words
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
 # --- checks ----------------------------------------------------------------------------------------------
 
 
-def _read(key: str, value: Any) -> Any:
-    """The value of a key as a setting holds it, or an error that names the key."""
-    if key not in KEYS:
-        raise unknown_key(key, KEYS)
-    return READERS[key](value) if key in READERS else fit(key, value, hints_of(Setting)[key])
-
-
-def _missing(key: str, value: Any) -> str | None:
-    """What to call a key that has no value."""
-    if isinstance(value, Mapping):
-        key, value = f"{key}.{TAGS[key]}", value.get(TAGS[key]) or value.get("file")
-    return key if value is None else None
-
-
-def _check_cohort(cohort: int | None, clients: int | None) -> None:
-    if cohort is not None and clients is not None:
-        rule = f"must be <= {clients}, the number of clients"
-        require("cohort", cohort <= clients, rule, cohort, "every slot needs a client of its own")
-
-
 def _check(setting: Setting) -> None:
     """Refuse values that do not fit together."""
-    _check_cohort(setting.cohort, setting.clients)
-    _check_target(setting)
-    _check_stop(setting)
-    runs: set[tuple[str, int]] = set()
-    for part in [Runs(setting.methods, setting.seeds), *setting.record.added]:
-        names = [text(method) for method in part.methods]
-        more = {(name, seed) for name in names for seed in part.seeds}
-        for name, seed in sorted(runs & more)[:1]:
-            raise InputError("record.added", f"holds {name} at seed {seed}, which is there already")
-        runs |= more
-
-
-def _check_target(setting: Setting) -> None:
-    target = setting.target
-    if isinstance(target, str):
-        ok = setting.reference or parse_many(target)[0] in setting.all_methods
-        names = " or ".join(text(method) for method in setting.all_methods)
-        require("target", ok, "must be one of the methods", target, f"write a score or {names}")
-    else:
-        _check_share("target", target, setting)
-
-
-def _check_stop(setting: Setting) -> None:
-    if setting.stop:
+    target, stop, methods = setting.target, setting.stop or {}, setting.all_methods
+    if isinstance(target, str) and not setting.reference:
+        fix = f"write a score or {' or '.join(map(text, methods))}"
+        require(
+            "target", parse_many(target)[0] in methods, "must be one of the methods", target, fix
+        )
+    if stop:
         fix = "set validation=0.1: a run must not be ended by its test scores"
-        require("stop", setting.validation > 0, "needs a validation split", setting.stop, fix)
-        _check_share("stop.target", setting.stop.get("target"), setting)
-
-
-def _check_share(key: str, score: float | None, setting: Setting) -> None:
-    if score is not None and setting.headline in SHARES:
-        require(key, 0 <= score <= 1, "must be from 0 to 1", score, "write 0.68 for 68 %")
+        require("stop", setting.validation > 0, "needs a validation split", stop, fix)
+    for key, score in {"target": target, "stop.target": stop.get("target")}.items():
+        if isinstance(score, float) and setting.headline in SHARES:
+            require(key, 0 <= score <= 1, "must be from 0 to 1", score, "write 0.68 for 68 %")
+    there: set[tuple[str, int]] = set()
+    for part in [Runs(setting.methods, setting.seeds), *setting.record.added]:
+        for run in itertools.product(map(text, part.methods), part.seeds):
+            rule = "holds {} at seed {}, which is there already".format(*run)
+            require("record.added", run not in there, rule)
+            there.add(run)

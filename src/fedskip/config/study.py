@@ -1,29 +1,37 @@
-"""A study: its settings, and how it uses the machine. It is built from a tree, and written as YAML."""
+"""A study: its settings, and how it uses the machine. It is built from a tree, and written as YAML.
+
+A list in the place of a value stands for several settings, one for each value: a grid. A key that takes a
+list itself, such as `model.hidden`, is swept by a list of lists.
+"""
 
 import dataclasses
+import itertools
+import math
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from inspect import signature
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_origin
 
-from fedskip.config.fields import Stop, check_name
-from fedskip.config.grid import Grid
-from fedskip.config.record import RECORD, Record, Runs, Sweep
-from fedskip.config.setting import KEYS, PYTHON, Draft, Setting
-from fedskip.config.tree import Tree
+import numpy as np
+
+from fedskip.config.fields import PYTHON, Stop, as_name, check_name, from_mapping
+from fedskip.config.setting import KEYS, RECORD, Draft, Record, Runs, Setting, Sweep
+from fedskip.config.tree import TAGS, Places, Tree, flatten
+from fedskip.config.yaml_text import written
+from fedskip.data.catalogue import CATALOGUE
 from fedskip.data.partitions import KINDS
 from fedskip.engine.local import Local
 from fedskip.engine.upload_filters import Attack, Privacy
 from fedskip.errors import InputError, require, unknown, unknown_key
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import parse_many, text
-from fedskip.parsing.dotted_keys import TAGS
-from fedskip.parsing.ranges import AtLeast, AtMost, Count
-from fedskip.parsing.values import fit_all
-from fedskip.parsing.yaml_text import written
+from fedskip.models.construction import hints_for, maker_of
+from fedskip.parsing import AtLeast, AtMost, Count, fit_all, is_own, parts_of
 
 RUNS = 10_000  # of a study, unless `most_runs` says otherwise
 _UNWRITTEN = ("settings", "cluster", "per_device")  # a study may go on elsewhere
@@ -68,20 +76,22 @@ class StudySpec:
         for name, count in Counter(draft.name for draft in self.settings).items():
             fix = "give each its own `name`"
             require("settings", count == 1, "must have different names", name, fix)
-        _refuse_many(sum(map(_runs, self.settings)), self.most_runs)
+        _refuse_many(sum(draft.number_of_runs for draft in self.settings), self.most_runs)
 
 
 STUDY_KEYS = [field.name for field in dataclasses.fields(StudySpec) if field.name != "settings"]
 TOP_LEVEL = [*STUDY_KEYS, *(key for key in KEYS if key != "name"), "settings"]
-_INNER = [  # keys that people write without their place
-    *(f"local.{field.name}" for field in dataclasses.fields(Local)),
-    *(f"{key}.{tag}" for key, tag in TAGS.items()),
-    *(f"partition.{name}" for kind in KINDS.values() for name in signature(kind).parameters),
-    "partition.file",
-    *(f"stop.{field.name}" for field in dataclasses.fields(Stop)),
-    *(f"privacy.{field.name}" for field in dataclasses.fields(Privacy)),
-    *(f"attack.{field.name}" for field in dataclasses.fields(Attack)),
-]
+# options of partitions, and what names data, partitions and models
+_OPTIONS = {("partition", name) for kind in KINDS.values() for name in signature(kind).parameters}
+_OPTIONS |= {*TAGS.items(), ("partition", "file")}
+_SMALL = {"local": Local, "stop": Stop, "privacy": Privacy, "attack": Attack}
+_INNER = {  # keys that people write without their place -> the key with its place
+    name: f"{key}.{name}"
+    for key, name in [
+        *((key, field.name) for key, made in _SMALL.items() for field in dataclasses.fields(made)),
+        *sorted(_OPTIONS),
+    ]
+}
 
 
 def build(tree: Tree) -> StudySpec:
@@ -91,22 +101,34 @@ def build(tree: Tree) -> StudySpec:
     own over them.
     """
     _check_keys(tree, [*TOP_LEVEL, RECORD])
-    beside, entries = tree.entries()
-    values = beside.values
-    shared = {key: values[key] for key in values if key in KEYS and key != "name"}
-    with tree.places.in_errors():
-        _refuse_many(len(entries), values.get("most_runs"))  # before they are looked at
-    grids = []
-    for entry in entries or [Tree({})]:
-        _check_keys(entry, [*KEYS, RECORD])
-        grids.append(Grid.of(entry.over(Tree(shared, beside.places)), begun=RECORD in values))
-    with tree.places.in_errors():
-        _refuse_many(sum(map(len, grids)), values.get("most_runs"))
-    name = str(values.get("name", "study"))
-    drafts = [_draft(point) for grid in grids for point in grid.points(name)]
-    study = {key: values[key] for key in STUDY_KEYS if values.get(key) is not None}
-    with tree.places.in_errors():
-        return StudySpec(settings=tuple(drafts), **study)
+    values, places = tree.values, tree.places
+    entries = values.get("settings") or [{}]
+    inside: dict[str, Places] = defaultdict(Places)  # by index of an entry
+    for path, place in places.items():
+        if path.startswith("settings."):
+            entry_index, _, key = path.removeprefix("settings.").partition(".")
+            inside[entry_index][key] = place
+    shared = Tree({key: values[key] for key in values if key in KEYS and key != "name"}, places)
+    grids, most, name = [], values.get("most_runs"), str(values.get("name", "study"))
+    with places.in_errors():
+        fix = "set what all of them share, or write each of them out in a file"
+        require("settings", isinstance(entries, list), "must be a list", entries, fix)
+        for index, entry in enumerate(entries):
+            rule = "must be a mapping such as {name: small, partition.beta: 0.1}"
+            require(f"settings.{index}", isinstance(entry, Mapping), rule, entry)
+            own = Tree(entry, inside[str(index)])
+            _check_keys(own, [*KEYS, RECORD])
+            point = own.over(shared)
+            with point.places.in_errors():
+                # what was run already holds no grids: there, lists of lists are values
+                grids.append((point, dict(_axes(point.values, begun=RECORD in values))))
+        _refuse_many(sum(math.prod(map(len, axes.values())) for _, axes in grids), most)
+        points = [
+            p for whole, axes in grids for p in (_points(whole, axes, name) if axes else [whole])
+        ]
+        study = {key: values[key] for key in STUDY_KEYS if values.get(key) is not None}
+        spec = StudySpec(settings=tuple(map(_draft, points)), **study)
+    return narrowed(spec, tree.only) if tree.only else spec
 
 
 def narrowed(spec: StudySpec, names: Sequence[str]) -> StudySpec:
@@ -114,33 +136,19 @@ def narrowed(spec: StudySpec, names: Sequence[str]) -> StudySpec:
 
     `*` and `?` stand for any text. The name of a swept setting stands for all points of the sweep.
     """
-    known = {
-        draft.name: (draft.name, draft.record.sweep.of if draft.record.sweep else "")
-        for draft in spec.settings
-    }
-
-    def matches(setting: str, name: str) -> bool:
-        return any(fnmatchcase(known_name, name) for known_name in known[setting])
-
+    kept = set()
     for name in names:
-        if not any(matches(setting, name) for setting in known):
-            raise unknown("setting", name, known)
-    kept = [draft for draft in spec.settings if any(matches(draft.name, name) for name in names)]
-    return dataclasses.replace(spec, settings=tuple(kept))
-
-
-def _runs(draft: Draft) -> int:
-    """How many runs a setting has, as far as it says so."""
-    keys = draft.keys
-    added = sum(len(runs.methods) * len(runs.seeds) for runs in draft.record.added)
-    return len(keys.get("methods", "1")) * len(keys.get("seeds", "1")) + added
-
-
-def _refuse_many(runs: int, allowed: Any) -> None:
-    # a value of `most_runs` that is not allowed is refused elsewhere
-    most = allowed if isinstance(allowed, int) and allowed >= 1 else RUNS
-    rule = f"has {runs:,} runs, methods times seeds in all settings; at most {most:,} are begun"
-    require("the study", runs <= most, rule, fix=f"set most_runs={runs} if you mean it")
+        matching = {
+            draft.name
+            for draft in spec.settings
+            if fnmatchcase(draft.name, name)
+            or (draft.record.sweep and fnmatchcase(draft.record.sweep.of, name))
+        }
+        if not matching:
+            raise unknown("setting", name, [draft.name for draft in spec.settings])
+        kept |= matching
+    settings = tuple(draft for draft in spec.settings if draft.name in kept)
+    return dataclasses.replace(spec, settings=settings)
 
 
 def _draft(tree: Tree) -> Draft:
@@ -151,7 +159,7 @@ def _draft(tree: Tree) -> Draft:
         except InputError as error:
             raise error.at(tree.places.of(f"methods.{index}")) from error.__cause__
     with tree.places.in_errors():
-        record = Record.read(tree.values.get(RECORD))
+        record = from_mapping(RECORD, Record, tree.values.get(RECORD)) or Record()
     return Draft({k: v for k, v in tree.values.items() if k != RECORD}, record, tree.places)
 
 
@@ -159,11 +167,149 @@ def _check_keys(tree: Tree, known: list[str]) -> None:
     for key in tree.values:
         if key not in known:
             error = unknown_key(key, [name for name in known if name != RECORD])
-            if inner := [name for name in _INNER if name.partition(".")[2] == key]:
-                error = InputError(key, "is not a known key", fix=f"did you mean {inner[0]!r}?")
+            if key in _INNER:
+                error = InputError(key, "is not a known key", fix=f"did you mean {_INNER[key]!r}?")
             if key in STUDY_KEYS:
                 error = InputError(key, "holds for the whole study", fix="move it to the top level")
             raise error.at(tree.places.of(key))
+
+
+def _refuse_many(runs: int, allowed: Any) -> None:
+    # a value of `most_runs` that is not allowed is refused elsewhere
+    most = allowed if isinstance(allowed, int) and allowed >= 1 else RUNS
+    rule = f"has {runs:,} runs, methods times seeds in all settings; at most {most:,} are begun"
+    require("the study", runs <= most, rule, fix=f"set most_runs={runs} if you mean it")
+
+
+# --- grids -----------------------------------------------------------------------------------------------
+
+# keys that hold lists themselves, or do not change how runs are trained
+_NEVER_SWEPT = ("name", "methods", "seeds", "metric", "target", "note", "reference")
+
+
+def _axes(values: Mapping[str, Any], begun: bool) -> Iterator[tuple[str, list[Any]]]:
+    """The dotted keys that have a list in the place of a value, and the values in it."""
+    for key, value in flatten({key: value for key, value in values.items() if key in KEYS}).items():
+        head, _, option = key.partition(".")
+        swept = _as_list(value)
+        if swept is None or head in _NEVER_SWEPT:
+            continue
+        if option and head in TAGS and takes_list(head, values[head].get(TAGS[head]), option):
+            nested = [_as_list(inner) is not None for inner in swept]
+            if begun or not any(nested):
+                continue
+            rule = "must be one list, or a list of lists to sweep"
+            require(key, all(nested), rule, value, f"write {key}: [[32], [64, 32]]")
+        require(key, len(swept) > 0, "must hold at least one value to sweep", value)
+        for i, inner in enumerate(swept):
+            if any(type(inner) is type(other) and inner == other for other in swept[:i]):
+                raise InputError(key, f"holds {inner!r} twice", value, "keep one of the two")
+        yield key, swept
+
+
+def _as_list(value: Any) -> list[Any] | None:
+    """The values of a list, or of what Python has in its place."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    return list(value) if isinstance(value, list | tuple | range) else None
+
+
+def takes_list(head: str, name: Any, option: str) -> bool:
+    """Whether an option of the data, the partition or the model is itself a list.
+
+    An option is taken for a list where that is not known: options of files, and those that declare neither
+    a type nor a default.
+    """
+    maker = _maker(head, str(name))
+    parameter = signature(maker).parameters.get(option) if maker else None
+    if maker is None or parameter is None:
+        return (head, option) not in _OPTIONS
+    untyped = list if parameter.default in (parameter.empty, None) else type(parameter.default)
+    kinds = (get_origin(part) or part for part in parts_of(hints_for(maker).get(option, untyped)))
+    return any(isinstance(k, type) and issubclass(k, Collection) and k is not str for k in kinds)
+
+
+def _maker(head: str, name: str) -> Callable[..., Any] | None:
+    """The function whose arguments are the options, if there is one by that name."""
+    if head == "partition":
+        return KINDS.get(name)
+    if head == "data":
+        return CATALOGUE[name].load if name in CATALOGUE else None
+    try:
+        return maker_of(name)
+    except InputError:  # it is refused when the model is made
+        return None
+
+
+def _points(tree: Tree, axes: Mapping[str, list[Any]], study: str) -> Iterator[Tree]:
+    """The settings of a grid, each with a name such as `small(lr=0.01,beta=0.5)`.
+
+    Args:
+        study: its name, for settings that have none and whose data differ.
+    """
+    data = tree.values.get("data")
+    data = data.get("name") if isinstance(data, Mapping) else getattr(data, "name", None)
+    own = as_name(Path(data).stem) if isinstance(data, str) and data else study
+    name = str(tree.values.get("name") or own)
+    record = (tree.values.get(RECORD) or {}) | {"sweep": {"of": name, "keys": list(axes)}}
+    texts: dict[str, list[str]] = {}
+    for key, swept in axes.items():  # texts that are the same get a number: `w`, `w-2`
+        plain_texts = [value_text(value) for value in swept]
+        before = [plain_texts[:i].count(one) for i, one in enumerate(plain_texts)]
+        texts[key] = [f"{t}-{n + 1}" if n else t for t, n in zip(plain_texts, before, strict=True)]
+    shorts = short_names(axes)
+    for indices in itertools.product(*(range(len(swept)) for swept in axes.values())):
+        values, inside = dict(tree.values), []
+        for (key, swept), index in zip(axes.items(), indices, strict=True):
+            *heads, last = key.split(".")
+            level = values
+            for head in heads:
+                level[head] = copy(level[head])
+                level = level[head]
+            level[last] = swept[index]
+            inside.append(f"{shorts[key]}={texts[key][index]}")
+        values |= {"name": f"{name}({','.join(inside)})", RECORD: record}
+        yield Tree(values, tree.places)
+
+
+def short_names(keys: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
+    """How names and figures call dotted keys: by their last part, unless two of them share it.
+
+    >>> short_names(["local.lr", "model.name", "stop.target"])
+    {'local.lr': 'lr', 'model.name': 'model', 'stop.target': 'target'}
+    """
+    last = {}
+    for key in keys:
+        head, _, rest = key.partition(".")
+        last[key] = head if rest == TAGS.get(head) else key.rpartition(".")[2]
+    counts = Counter(last.values())
+    return {key: key if counts[name] > 1 else name for key, name in last.items()}
+
+
+def value_text(value: Any) -> str:
+    """A value as part of a name.
+
+    >>> [value_text(value) for value in (0.01, None, [64, 32], {"kind": "iid", "seed": 1}, "data/a.npz")]
+    ['0.01', 'none', '64-32', 'iid-1', 'a']
+    """
+    if isinstance(value, Mapping):
+        return "-".join(value_text(inner) for inner in value.values())
+    if (inner := _as_list(value)) is not None:
+        return "-".join(map(value_text, inner))
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float | np.floating):
+        return f"{value:.12g}"
+    if isinstance(value, str):
+        is_path = not is_own(value) and ("/" in value or Path(value).suffix)
+        value = Path(value).stem if is_path else value
+    elif not isinstance(value, int | np.integer):
+        names = (getattr(value, name, None) for name in ("name", "__name__"))
+        value = next(filter(None, names), type(value).__name__)
+    return as_name(str(value))
+
+
+# --- as YAML ---------------------------------------------------------------------------------------------
 
 
 def dump(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) -> str:
@@ -181,7 +327,7 @@ def plain(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) ->
     """The study as nested plain values. Keys that all settings share come first."""
     settings = settings or spec.settings
     study = {key: value for key, value in vars(spec).items() if key not in _UNWRITTEN}
-    each = [_plain_keys(setting.keys) for setting in settings]
+    each = [_plain(setting.keys, empty=False) for setting in settings]
     first = each[0]
     shared = {k: first[k] for k in first if k != "name" and all(s.get(k) == first[k] for s in each)}
     own = []
@@ -189,30 +335,17 @@ def plain(spec: StudySpec, settings: Sequence[Draft | Setting] | None = None) ->
         record = {key: value for key, value in _plain(setting.record).items() if value}
         keys = {key: value for key, value in keys.items() if key not in shared}
         own.append(keys | ({RECORD: record} if record else {}))
-    return _plain_keys(study) | shared | {"settings": own}
+    return {**_plain(study, empty=False), **shared, "settings": own}
 
 
-def _plain_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as a file has them, without those that are None."""
-    plain_values = {key: _plain(value) for key, value in values.items()}
-    for key, tag in TAGS.items():
-        value = plain_values.get(
-            key
-        )  # the name of an object that was read from a file stays a name
-        name = value.get(tag) if isinstance(value, dict) else None
-        if isinstance(name, str) and name.startswith(PYTHON):
-            plain_values[key] = name
-    return {key: value for key, value in plain_values.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    """Plain data; an object becomes its name."""
+def _plain(value: Any, empty: bool = True) -> Any:
+    """Plain data; an object becomes its name. `empty`: keep keys without a value."""
     if isinstance(value, Method):
         return text(value)
     if isinstance(value, Local | Privacy | Attack | Record | Runs | Sweep):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _plain(inner) for key, inner in value.items() if empty or inner is not None}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     if value is None or type(value) in (bool, int, float, str):

@@ -1,4 +1,4 @@
-"""What users write, as a tree of nested values that knows where each key was written.
+"""What users write: nested values that know where each key was written.
 
 A tree comes from a YAML file (with line numbers), from `--set` on the command line, or from Python. Keys
 may be nested or dotted.
@@ -7,18 +7,19 @@ may be nested or dotted.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
+from fedskip.config.yaml_text import DEEPEST, parse, read_text
+from fedskip.data.catalogue import is_file
+from fedskip.data.tables import is_table
+from fedskip.errors import InputError, option
 
-from fedskip.config.paths import moved, read_in
-from fedskip.errors import InputError, option, unknown
-from fedskip.parsing.dotted_keys import TAGS, expand, graft, overlay
-from fedskip.parsing.yaml_text import PLAIN, Loader, compose, construct, read_text
+TAGS = {"data": "name", "partition": "kind", "model": "name"}  # the key that says which one
 
 
 class Places(dict[str, str]):
@@ -44,59 +45,24 @@ class Places(dict[str, str]):
 
 @dataclass(frozen=True)
 class Tree:
-    """Nested values as they were written."""
+    """Nested values as they were written. Dotted keys are expanded; `iid` becomes `{kind: iid}`."""
 
-    values: Mapping[str, Any]  # dotted keys are expanded
+    values: Mapping[str, Any]
     places: Places = field(default_factory=Places)
+    only: tuple[str, ...] = ()  # the settings that are wanted; none: all
 
     def __post_init__(self) -> None:
         values = expand(self.values)
-        for key, tag in TAGS.items():
-            if isinstance(values.get(key), str):
-                values[key] = {tag: values[key]}  # so that options can be laid over a bare name
+        for key in TAGS.keys() & values.keys():
+            values[key] = tagged(key, values[key])  # so that options can be laid over a bare name
         object.__setattr__(self, "values", values)
 
     def over(self, other: Tree) -> Tree:
         """This tree laid over another: where both have a key, this one's value counts."""
         replaced = tuple(f"{key}." for key, v in self.values.items() if not isinstance(v, Mapping))
         kept = {key: at for key, at in other.places.items() if not key.startswith(replaced)}
-        return Tree(overlay(other.values, self.values), Places({**kept, **self.places}))
-
-    def entries(self) -> tuple[Tree, list[Tree]]:
-        """What stands beside `settings`, and each entry of `settings` as a tree of its own."""
-        entries = self.values.get("settings")
-        if not isinstance(entries, list | None):
-            fix = "set what all of them share, or write each of them out in a file"
-            raise InputError("settings", "must be a list", entries, fix, self.places.of("settings"))
-        beside = {key: value for key, value in self.values.items() if key != "settings"}
-        outside, whole = Places(), self.places.get("settings", "")
-        inside = [Places({"": whole}) for _ in entries or ()]
-        for key, place in self.places.items():
-            top, _, rest = key.partition(".")
-            index, _, inner = rest.partition(".")
-            if top != "settings":
-                outside[key] = place
-            elif index.isdecimal() and int(index) < len(inside):
-                inside[int(index)][inner] = place
-        trees = []
-        for number, (values, places) in enumerate(zip(entries or (), inside, strict=True)):
-            if not isinstance(values, Mapping):
-                example = "must be a mapping such as {name: small, partition.beta: 0.1}"
-                raise InputError(f"settings.{number}", example, values, where=places[""])
-            trees.append(Tree(values, places))
-        return Tree(beside, outside), trees
-
-    def narrowed(self, setting: str) -> Tree:
-        """The study with only one of its settings."""
-        entries = self.values.get("settings") or []
-        names = [entry.get("name") if isinstance(entry, Mapping) else None for entry in entries]
-        if setting not in names:
-            raise unknown("setting", setting, [name for name in names if name])
-        beside, trees = self.entries()
-        entry = trees[names.index(setting)]
-        places = {f"settings.0.{key}".removesuffix("."): at for key, at in entry.places.items()}
-        values = {"name": f"{self.values['name']}-{setting}", "settings": [entry.values]}
-        return Tree({**beside.values, **values}, Places({**beside.places, **places}))
+        places = Places({**kept, **self.places})
+        return Tree(overlay(other.values, self.values), places, self.only or other.only)
 
 
 def load_yaml(path: str | os.PathLike[str]) -> Tree:
@@ -105,58 +71,12 @@ def load_yaml(path: str | os.PathLike[str]) -> Tree:
     Only plain data are read: nothing in the file is ever run.
     """
     path = Path(path)
-    loader, root = compose(read_text(path), str(path))
-    places = Places({"": path.name})
-    values = _Reader(loader, places, path.name).read(root)
+    values, places = parse(read_text(path), str(path))
     if not isinstance(values, dict):
         raise InputError(str(path), "must hold the keys of a study, such as `data:` and `methods:`")
-    return Tree({"name": path.stem} | moved(values, read_in(path.parent)), places)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Gives the values of YAML nodes, and notes the places of all keys inside them."""
-
-    loader: Loader
-    places: Places
-    file: str = ""
-    place: str = ""  # of everything, where it does not come from a file
-
-    def read(self, node: yaml.Node | None, at: str = "") -> Any:
-        """`at`: the path of what is inside the node; it ends with a dot."""
-        field = at.removesuffix(".") or self.file
-        if node is None:
-            return None
-        with placed(self._place(node)):
-            if not isinstance(node, yaml.CollectionNode) or node.tag not in PLAIN:
-                return construct(self.loader, node, field)
-            if isinstance(node, yaml.SequenceNode):
-                for index, item in enumerate(node.value):
-                    self.places[f"{at}{index}"] = self._place(item)
-                return [self.read(item, f"{at}{index}.") for index, item in enumerate(node.value)]
-        values: dict[str, Any] = {}
-        for key, value in node.value:
-            with placed(self._place(key)):
-                if not isinstance(key, yaml.ScalarNode):
-                    raise InputError(field, "must have plain text as its keys")
-                if key.value == "<<":
-                    fix = "write them out; what settings share stands above `settings`"
-                    raise InputError(field, "must not merge keys with <<", fix=fix)
-                self.places.setdefault(f"{at}{key.value}", self._place(key))
-                graft(values, key.value, self.read(value, f"{at}{key.value}."), at)
-        return values
-
-    def _place(self, node: yaml.Node) -> str:
-        return self.place or f"{self.file} line {node.start_mark.line + 1}"
-
-
-@contextmanager
-def placed(where: str) -> Iterator[None]:
-    """Inside, errors that have no place get this one."""
-    try:
-        yield
-    except InputError as error:
-        raise error.at(error.where or where) from error.__cause__
+    with Places(places).in_errors():
+        values = moved(expand(values), partial(read_in, path.parent))
+    return Tree({"name": path.stem} | values, Places(places))
 
 
 def assigned(assignments: Iterable[str]) -> Tree:
@@ -168,12 +88,154 @@ def assigned(assignments: Iterable[str]) -> Tree:
     values: dict[str, Any] = {}
     places = Places()
     for assignment in assignments:
-        key, equals, written = assignment.partition("=")
+        key, equals, text = assignment.partition("=")
         key, place = key.strip(), f"{option('set')} {assignment}"
         if not equals or not key:
             raise InputError(option("set"), "must be key=value", assignment, "such as local.lr=0.1")
-        places[key] = place
-        with placed(place):
-            loader, node = compose(written, key, place)
-            graft(values, key, _Reader(loader, places, key, place).read(node, f"{key}."))
+        with Places({"": place}).in_errors():
+            value, inner = parse(text, key, key, place)
+            graft(values, key, value)
+        places |= {key: place} | inner
     return Tree(values, places)
+
+
+# --- dotted keys -----------------------------------------------------------------------------------------
+
+
+def expand(value: Any, at: str = "") -> Any:
+    """Dotted keys as nested ones, also inside of lists. `at`: the path of the value, for errors.
+
+    >>> expand({"local.lr": 0.1, "local": {"batch": 64}})
+    {'local': {'lr': 0.1, 'batch': 64}}
+    """
+    if isinstance(value, list):
+        return [expand(inner, f"{at}{index}.") for index, inner in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    nested: dict[str, Any] = {}
+    for key, inner in value.items():
+        graft(nested, str(key), inner, at)  # in a file, too, a key is text
+    return nested
+
+
+def graft(tree: dict[str, Any], key: str, value: Any, at: str = "") -> None:
+    """Put a value under a dotted key of a nested dict. A key that is there already is an error.
+
+    >>> expand({"partition": "dirichlet", "partition.beta": 0.3})  # plain text is a name
+    {'partition': {'kind': 'dirichlet', 'beta': 0.3}}
+    """
+    parts = key.split(".")
+    if not all(parts):
+        rule = "is not a key: nothing stands before or after a dot"
+        raise InputError(f"{at}{key}" or "an empty text", rule)
+    if len(parts) > DEEPEST:
+        raise InputError(f"{at}{key}", "is nested too deep")
+    head, dot, rest = key.partition(".")
+    if dot:
+        value = {rest: value}
+    path = f"{at}{head}"
+    if head in TAGS and head in tree:
+        tree[head], value = tagged(head, tree[head]), tagged(head, value)
+    if head not in tree:
+        tree[head] = expand(value, f"{path}.")
+    elif isinstance(tree[head], dict) and isinstance(value, Mapping):
+        for inner, leaf in value.items():
+            graft(tree[head], str(inner), leaf, f"{path}.")
+    else:
+        raise InputError(path, "is written twice", fix="keep one of the two")
+
+
+def tagged(field: str, value: Any) -> Any:
+    """A name as a mapping: `iid` of a partition as `{kind: iid}`. Other values stay as they are."""
+    return {TAGS[field]: value} if isinstance(value, str) else value
+
+
+def flatten(nested: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones.
+
+    >>> flatten({"local": {"lr": 0.1, "batch": 64}, "cohort": 5})
+    {'local.lr': 0.1, 'local.batch': 64, 'cohort': 5}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        path = f"{at}{key}"
+        flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return flat
+
+
+def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid over `base`, level by level.
+
+    Options belong to the thing they configure: if `over` has another `kind` or `name`, the options in `base`
+    are dropped with the old one. A saved partition (`file`) replaces one that is drawn.
+
+    >>> overlay({"partition": {"kind": "dirichlet", "beta": 0.5}}, {"partition": {"kind": "iid"}})
+    {'partition': {'kind': 'iid'}}
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            other = any(tag in value and value[tag] != old.get(tag) for tag in ("name", "kind"))
+            if not other and not ("kind" in old and "file" in value):
+                value = overlay(old, value)
+        merged[key] = value
+    return merged
+
+
+# --- paths -----------------------------------------------------------------------------------------------
+
+# Which values are paths, by key and option. `data.test` may also be the name of a column.
+_PATHS: dict[str, dict[str, Callable[[str], bool]]] = {
+    "data": {"": is_file, "name": is_file, "test": is_table},
+    "partition": {"file": bool},
+    "init": {"": bool},
+}
+
+
+def moved(study: Mapping[str, Any], move: Callable[[str], str]) -> dict[str, Any]:
+    """A study, or a setting, with every relative path moved. Keys must be nested, not dotted.
+
+    Paths in a study file are relative to the file's folder, so that the folder can be moved. On the command
+    line and in Python they are relative to the working folder.
+    """
+
+    def inside(value: Any, key: str, option: str = "") -> Any:
+        if isinstance(value, list):
+            return [inside(inner, key, option) for inner in value]
+        if isinstance(value, Mapping) and not option:
+            return {name: inside(inner, key, name) for name, inner in value.items()}
+        is_path = isinstance(value, str) and option in _PATHS[key] and _PATHS[key][option](value)
+        fixed = is_path and (os.path.isabs(value) or value[0] == "~" or "\0" in value)
+        return move(value) if is_path and not fixed else value
+
+    values = {key: inside(value, key) if key in _PATHS else value for key, value in study.items()}
+    if isinstance(values.get("settings"), list):
+        entries = values["settings"]
+        values["settings"] = [moved(e, move) if isinstance(e, Mapping) else e for e in entries]
+    return values
+
+
+def read_in(folder: Path, path: str) -> str:
+    """A path in a file of this folder, relative to the working folder.
+
+    A path that exists only in the working folder stays as it is.
+    """
+    there = os.path.join(folder, path)
+    only_here = not os.path.exists(there) and os.path.exists(path)
+    if os.path.realpath(folder) == os.getcwd() or only_here:
+        return path
+    simple = os.path.relpath(there)  # which is wrong where a folder is a link
+    if os.path.exists(simple) == os.path.exists(there):
+        return simple
+    return os.path.relpath(os.path.realpath(there))
+
+
+def written_in(folder: Path, path: str) -> str:
+    """A path of the working folder, relative to this folder."""
+    parent, name = os.path.split(path)
+    absolute = os.path.join(os.path.realpath(parent), name)
+    try:
+        return os.path.relpath(absolute, os.path.realpath(folder)).replace(os.sep, "/")
+    except ValueError:  # Windows, on another drive
+        return os.path.abspath(path)

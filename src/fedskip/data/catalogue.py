@@ -17,7 +17,7 @@ from fedskip.data.dataset import Dataset, check_samples
 from fedskip.data.tables import TABLES, from_frame
 from fedskip.errors import InputError, unknown
 from fedskip.files import refuse_unreadable
-from fedskip.parsing.values import fit_options
+from fedskip.parsing import fit_options
 
 OWN = ["PATH.npz", "PATH.csv", "PATH.tsv", "PATH.parquet"]  # how messages name files of your own
 

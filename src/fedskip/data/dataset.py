@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedskip.errors import InputError, first_line, require
 from fedskip.files import digest
-from fedskip.parsing.values import fit
+from fedskip.parsing import fit
 
 TRIED = 256  # samples that a user's own pool is tried with
 

@@ -21,7 +21,7 @@ from fedskip.data.dataset import Arrays, Dataset, Split, user_error
 from fedskip.data.division import split_by_owner
 from fedskip.errors import InputError, first_line, require
 from fedskip.files import refuse_too_large, refuse_unreadable
-from fedskip.parsing.ranges import Count
+from fedskip.parsing import Count
 
 CLASSES, SIDE = 62, 28  # 0-9, A-Z, a-z
 CLIENTS, MIN_TRAIN = 180, 64  # the paper's

@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike
 from fedskip.data.archives import read_npz
 from fedskip.errors import InputError, require, unknown
 from fedskip.files import write_bytes
-from fedskip.parsing.ranges import Above, Count
-from fedskip.parsing.values import fit, fit_options
+from fedskip.parsing import Above, Count, fit, fit_options
 from fedskip.rng import stream
 
 TRIES = 1000  # random draws before a partition is refused as impossible

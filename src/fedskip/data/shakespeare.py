@@ -22,7 +22,7 @@ from torch import Tensor
 from fedskip.data import archives, cache
 from fedskip.data.dataset import Dataset, Split
 from fedskip.errors import InputError, first_line, require
-from fedskip.parsing.ranges import In
+from fedskip.parsing import In
 
 WINDOW = 80  # characters that a model sees; the target is the next one
 GAP = WINDOW - 1  # windows left out between train and test, so that their inputs share no character

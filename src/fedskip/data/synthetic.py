@@ -19,7 +19,7 @@ from torch import Tensor
 from fedskip.data.dataset import Arrays, Dataset, Split
 from fedskip.data.division import split_by_owner
 from fedskip.errors import require
-from fedskip.parsing.ranges import Count, In
+from fedskip.parsing import Count, In
 
 SEED, TASKS, CLASSES, FEATURES = 931231, 1000, 5, 60
 TEST = 100  # test samples of random data, beside those of the clients

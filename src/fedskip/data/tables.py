@@ -23,7 +23,7 @@ from fedskip.data.arrays import build_dataset, check_numbers, refuse_any, row_na
 from fedskip.data.dataset import Dataset
 from fedskip.errors import InputError, first_line, join_some, require, unknown
 from fedskip.files import expand_home, refuse_unreadable
-from fedskip.parsing.values import fit
+from fedskip.parsing import fit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from fedskip.errors import InputError, require
-from fedskip.parsing.ranges import MOST, AtLeast, AtMost, Count, In, Positive
-from fedskip.parsing.values import fit, fit_all
+from fedskip.parsing import MOST, AtLeast, AtMost, Count, In, Positive, fit, fit_all
 from fedskip.rng import shuffles
 
 

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from fedskip.errors import InputError, require
 from fedskip.models.vector import on
-from fedskip.parsing.ranges import Above, AtLeast, In, Positive
-from fedskip.parsing.values import fit_all
+from fedskip.parsing import Above, AtLeast, In, Positive, fit_all
 from fedskip.rng import normal, stream
 
 EPSILON = "x_epsilon"  # a column of the history: what the client that was visited most has spent

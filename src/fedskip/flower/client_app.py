@@ -36,7 +36,7 @@ from fedskip.flower.messages import AUDIT, ME, AuditLog
 from fedskip.flower.plan import JobSpec, layout_digest, refuse_standardized
 from fedskip.flower.privacy import ACCOUNT, PrivacyAccount, client_noise, fingerprint, noise_key
 from fedskip.methods.base import State
-from fedskip.parsing.user_code import is_own, load
+from fedskip.parsing import is_own, load
 from fedskip.study.machine import resolve_device
 
 DELTA = 1e-5  # at which a client counts its own epsilon, or at the study's if that is smaller

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from fedskip.config.yaml_text import load, read_text, written
 from fedskip.errors import InputError, require, unknown_key
 from fedskip.files import expand_home, write_text
-from fedskip.parsing.ranges import Above, AtMost
-from fedskip.parsing.values import fit_all
-from fedskip.parsing.yaml_text import load, read_text, written
+from fedskip.parsing import Above, AtMost, fit_all
 
 FEDERATION, CLIENT = "federation.yaml", "client.yaml"
 RUN = "run"  # the folder for results, inside that of the federation

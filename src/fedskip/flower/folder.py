@@ -18,6 +18,7 @@ import numpy as np
 
 from fedskip import rng
 from fedskip.config import StudySpec, dump
+from fedskip.config.yaml_text import written
 from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.division import Division, divide
 from fedskip.errors import InputError, require
@@ -26,7 +27,6 @@ from fedskip.flower.config import CLIENT, FederationConfig, address
 from fedskip.flower.keys import write_certificates, write_key
 from fedskip.flower.plan import FederationPlan
 from fedskip.flower.processes import free_port
-from fedskip.parsing.yaml_text import written
 from fedskip.version import __version__
 
 LOCAL = ("localhost", "127.0.0.1", "::1")  # the server's names for itself

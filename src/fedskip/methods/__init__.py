@@ -12,7 +12,7 @@ from fedskip.methods.moon import Moon
 from fedskip.methods.robust import Median, NormBounded, TrimmedMean
 from fedskip.methods.scaffold import Scaffold
 from fedskip.methods.terms import Contrast, Terms
-from fedskip.parsing.ranges import Above, AtLeast, AtMost, In
+from fedskip.parsing import Above, AtLeast, AtMost, In
 
 __all__ = [
     "MODEL", "TRAINABLE", "Above", "AtLeast", "AtMost", "Contrast", "FedAdam", "FedAvg", "FedAvgM",

@@ -27,7 +27,7 @@ from torch import Tensor
 from fedskip.errors import InputError, require
 from fedskip.methods.terms import Terms
 from fedskip.models.vector import on
-from fedskip.parsing.values import fit_all
+from fedskip.parsing import fit_all
 
 State = dict[str, Tensor]
 # what a client may remember: a row as wide as the trainable slice, (D,), ...

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedskip.methods.base import TRAINABLE, Federation, Merged, Method, State, Visit
 from fedskip.methods.terms import Terms
-from fedskip.parsing.ranges import AtLeast
+from fedskip.parsing import AtLeast
 
 
 @dataclass(frozen=True, kw_only=True)

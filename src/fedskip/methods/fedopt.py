@@ -12,7 +12,7 @@ from typing import Annotated
 from torch import Tensor
 
 from fedskip.methods.base import Federation, Merged, Method, State
-from fedskip.parsing.ranges import Above, In
+from fedskip.parsing import Above, In
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedskip.methods.base import Method, State, Visit, rows
 from fedskip.methods.terms import Terms
-from fedskip.parsing.ranges import AtLeast
+from fedskip.parsing import AtLeast
 
 
 @dataclass(frozen=True, kw_only=True)

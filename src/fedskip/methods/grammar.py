@@ -19,8 +19,7 @@ from typing import Any
 
 from fedskip.errors import InputError, shorten, unknown
 from fedskip.methods.base import Method
-from fedskip.parsing.user_code import is_own, load
-from fedskip.parsing.values import fit, hints_of
+from fedskip.parsing import fit, hints_of, is_own, load
 
 _ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)
 # quoted text is one token

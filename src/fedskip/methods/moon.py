@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedskip.methods.base import MODEL, Method, State, Visit
 from fedskip.methods.terms import Contrast, Terms
-from fedskip.parsing.ranges import Above, AtLeast
+from fedskip.parsing import Above, AtLeast
 
 
 @dataclass(frozen=True, kw_only=True)

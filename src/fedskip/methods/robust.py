@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedskip.methods.base import Merged, Method, State
-from fedskip.parsing.ranges import Above, In
+from fedskip.parsing import Above, In
 
 
 @dataclass(frozen=True, kw_only=True)

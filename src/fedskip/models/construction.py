@@ -11,8 +11,7 @@ from fedskip.errors import InputError, first_line, require
 from fedskip.models.forms import check_trainable, key_dropout
 from fedskip.models.weights import read_weights
 from fedskip.models.zoo import MODELS, build, unknown_option
-from fedskip.parsing.user_code import is_own, load
-from fedskip.parsing.values import fit
+from fedskip.parsing import fit, is_own, load
 from fedskip.rng import torch_scope
 
 # a name with options, a module, or a function that makes one

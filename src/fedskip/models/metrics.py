@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedskip.errors import InputError, first_line, require, unknown
-from fedskip.parsing.user_code import is_own, load
+from fedskip.parsing import is_own, load
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (output (B, ...), target (B, ...)) -> (B,)
 COLUMN = "x_"  # tables put this before the name of a further metric

@@ -22,7 +22,7 @@ from fedskip.files import digest, refuse_too_large, refuse_unreadable
 from fedskip.models.forms import FLOATS
 from fedskip.models.vector import Layout
 from fedskip.models.zoo import build
-from fedskip.parsing.user_code import is_own
+from fedskip.parsing import is_own
 from fedskip.rng import torch_scope
 
 ABOUT = "fedskip"  # the key of a safetensors header that holds the description

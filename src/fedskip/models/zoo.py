@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedskip.errors import InputError, first_line, unknown
 from fedskip.models.lstm import CharLSTM
-from fedskip.parsing.ranges import MOST
+from fedskip.parsing import MOST
 
 Z = 256  # size of z after the projection head
 

@@ -11,12 +11,13 @@ import itertools
 import json
 import os.path
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedskip.config.paths import moved, read_in, written_in
-from fedskip.config.record import RECORD
-from fedskip.config.setting import KEYS, Setting, part_key
+from fedskip.config.setting import KEYS, RECORD, Setting, part_key
+from fedskip.config.tree import flatten, moved, read_in, written_in
+from fedskip.config.yaml_text import load, read_text, written
 from fedskip.errors import (
     InputError,
     either,
@@ -28,8 +29,6 @@ from fedskip.errors import (
     shorten,
 )
 from fedskip.files import digest, remove_partial_files, write_text
-from fedskip.parsing.dotted_keys import flatten
-from fedskip.parsing.yaml_text import load, read_text, written
 from fedskip.records.checkpoint import interval, newest, read_history, read_notes
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.table import Row, Table
@@ -53,7 +52,7 @@ class Folder:
 
     def study(self) -> Facts:
         """The study that was begun here, with the paths of its files as they are from here."""
-        return moved(self.contents()[0], read_in(self.path))
+        return moved(self.contents()[0], partial(read_in, self.path))
 
     def record(self) -> Facts:
         """What it noted about itself."""
@@ -73,7 +72,7 @@ class Folder:
 
     def write(self, study: Facts, record: Facts) -> None:
         """Write a study, its paths as they are from the folder; the record gets a digest of it."""
-        study = moved(study, written_in(self.path))
+        study = moved(study, partial(written_in, self.path))
         record["study"] = _digest(study)
         write_text(self.file, written(study, compact=True) + written({RECORD: record}))
         stat = self.file.stat()
@@ -171,7 +170,7 @@ class Folder:
 
     def other(self, study: Facts, fix: str) -> InputError:
         """The folder holds another study than this one; says in what they differ."""
-        here = written_in(self.path)
+        here = partial(written_in, self.path)
         apart = changes(moved(self.study(), here), moved(study, here))
         what = _some(apart) or "the same keys in another order, or with other additions"
         return InputError("out", f"holds another study: {what}", str(self.path), fix)
@@ -332,7 +331,7 @@ def _digest(study: Facts) -> str:
 
 def _alike(one: Facts, other: Facts, folder: Path) -> bool:
     """Whether two studies are the same; paths are compared as they are from a folder."""
-    here = written_in(folder)
+    here = partial(written_in, folder)
     return moved(one, here) == moved(other, here)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fedskip.config.tree import flatten
 from fedskip.errors import InputError
 from fedskip.methods.grammar import label_among, labels_as_added, parse_many
-from fedskip.parsing.dotted_keys import flatten
 from fedskip.records.folder import Facts
 from fedskip.report.results import Results, SettingInfo, merge_guesses
 

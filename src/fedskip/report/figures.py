@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedskip.config.grid import short_names, text
+from fedskip.config.study import short_names, value_text
 from fedskip.errors import InputError, first_line, unknown
 from fedskip.federation.server import draw_cohort
 from fedskip.files import refuse_unreadable
@@ -160,7 +160,7 @@ class Figures:
         if numbers and min(values) > 0 and max(values) >= DECADE * min(values):
             axes.set_xscale("log")
             axes.minorticks_off()
-        axes.set_xticks(places, [text(value) for value in values])
+        axes.set_xticks(places, [value_text(value) for value in values])
         axes.set(xlabel=key, ylabel=f"test {metric.with_unit()}")
         others = [other for other in sweep.keys if other != key]
         notes = [f"{SHORT.get(score, score)}, mean ± standard deviation over seeds"]

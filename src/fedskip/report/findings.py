@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from fedskip.config.grid import short_names, text
+from fedskip.config.study import short_names, value_text
 from fedskip.errors import InputError
 from fedskip.report.results import Results, SettingInfo
 from fedskip.report.statistics import (
@@ -214,7 +214,7 @@ def _tuned(results: Results, sweep: Sweep) -> list[str]:
     short, metric = short_names(sweep.keys), sweep.settings[0].metric
     on = "the validation split" if sweep.by == "validation" else "the test set (optimistic)"
     best = [
-        f"{row['method']} {', '.join(f'{short[k]}={text(row[k])}' for k in sweep.keys)} "
+        f"{row['method']} {', '.join(f'{short[k]}={value_text(row[k])}' for k in sweep.keys)} "
         f"({spread(row['score'], row['score_std'], metric)})"
         for row in rows
     ]
@@ -233,7 +233,9 @@ def _edges(sweep: Sweep, key: str, short: str, rows: Sequence[Mapping[str, Any]]
         end: [row["method"] for row in rows if row[key] == end]
         for end in (min(values), max(values))
     }
-    return [f"{short}={text(end)} ({', '.join(names)})" for end, names in ends.items() if names]
+    return [
+        f"{short}={value_text(end)} ({', '.join(names)})" for end, names in ends.items() if names
+    ]
 
 
 def warnings(results: Results) -> list[str]:

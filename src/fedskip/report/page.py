@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedskip.config import RECORD
-from fedskip.config.grid import short_names
+from fedskip.config.study import short_names
+from fedskip.config.tree import flatten
 from fedskip.errors import InputError, option
 from fedskip.files import write_bytes, write_text
-from fedskip.parsing.dotted_keys import flatten
 from fedskip.records.folder import Facts
 from fedskip.report.figures import ACROSS, curves, drawable, look, new_axes, to_bytes
 from fedskip.report.findings import Findings

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedskip.config.grid import short_names
+from fedskip.config.study import short_names
 from fedskip.errors import InputError, require, unknown
 from fedskip.records.folder import record_of
 from fedskip.report import SCORES

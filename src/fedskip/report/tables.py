@@ -19,7 +19,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedskip.config.grid import short_names, text
+from fedskip.config.study import short_names, value_text
 from fedskip.records.table import Row, to_rows
 from fedskip.report.results import ACCURACY, Metric, Results, SettingInfo
 from fedskip.report.statistics import BASELINE, BETTER, COSTS, WORSE, leaders, sweeps
@@ -586,7 +586,7 @@ def best_values_table(results: Results) -> TextTable:
         sweep, done = grids[row["sweep"]], isinstance(row["setting"], str)
         first, record = sweep.settings[0], {"sweep": sweep.name, "method": row["method"]}
         for key, short in keys.items():
-            value = text(row[key]) if done else NONE
+            value = value_text(row[key]) if done else NONE
             record[short] = value if key in sweep.keys else ""
         validation = row["chosen_by"] if row["by"] == "validation" else math.nan
         record["validation"] = score(validation, first.metrics[0])

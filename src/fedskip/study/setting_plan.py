@@ -241,7 +241,7 @@ class SettingPlan:
         needs = engine.plan.needs if isinstance(engine, Stacked) else ()
         labels = ", ".join(dict.fromkeys(run.method for run in runs))
         seeds = f"seed{'s' * (len(setting.seeds) > 1)} {', '.join(map(str, setting.seeds))}"
-        added = [f"added: {labels}, {seeds}"] * (setting.number > 0)
+        added = [f"added: {labels}, {seeds}"] * bool(setting.earlier)
         small = self.prepared.small_clients()
         notes = [*added, *notes, *self.prepared.dataset.notes, *small, *needs, *self.warnings]
         return SettingProgress(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedskip.config import StudySpec, dump
-from fedskip.config.setting import PYTHON
+from fedskip.config.fields import PYTHON
 from fedskip.errors import either, render
 from fedskip.report.progress import console
 

@@ -300,7 +300,7 @@ class Study:
             wanted = had if rounds is None or draft.keys.get("reference") else rounds
             if wanted is not None and had is not None and wanted < had:
                 raise InputError(option("rounds"), f"must be >= {had}, what the study has", rounds)
-            record = Record.read({**vars(draft.record), "added": added_to(begun)})
+            record = Record(**{**vars(draft.record), "added": added_to(begun)})
             drafts.append(replace(draft.with_keys(rounds=wanted), record=record))
         self.spec = replace(self.spec, settings=tuple(drafts))
 

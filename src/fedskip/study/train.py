@@ -157,7 +157,7 @@ class Training:
 
 def made_with(record: Facts, part: Setting) -> Facts:
     """Where the record has the versions that a part was made with: those of additions are their own."""
-    added = part.number > 0
+    added = bool(part.earlier)
     made: Facts = record.setdefault("added", {}).setdefault(part.key, {}) if added else record
     return made
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from fedskip.config import RECORD, Setting, StudySpec, plain
+from fedskip.config.tree import flatten
 from fedskip.errors import InputError, first_line, require, unknown
 from fedskip.files import write_text
-from fedskip.parsing.dotted_keys import flatten
-from fedskip.parsing.user_code import is_own, load
+from fedskip.parsing import is_own, load
 from fedskip.records.folder import settings_of
 from fedskip.records.table import Row
 from fedskip.report import TRACKERS

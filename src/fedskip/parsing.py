@@ -1,23 +1,77 @@
-"""Fits what users write to the type and range that a field declares."""
+"""Values that users write, made to fit the types and ranges that fields declare; their own code by name.
+
+A range stands with a field's type: `mu: Annotated[float, AtLeast(0)] = 0.01`. A field may have several.
+"""
 
 import dataclasses
+import importlib
 import inspect
 import math
+import operator
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedskip.errors import InputError, require, unknown
-from fedskip.parsing.ranges import LARGEST, Range
 
+MOST = 1_000_000_000  # of anything that is counted
+LARGEST, SMALLEST = 3.4e38, 1.2e-38  # of a float32, in which models are trained
 _WORDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    NoneType: "null",
-}
+    bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null",
+}  # fmt: skip
+
+
+# --- ranges ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers on one side of a bound. `fix` says what to do about a number outside."""
+
+    bound: Any
+    fix: str = ""
+    rule: ClassVar[str]
+    holds: ClassVar[Callable[[Any, Any], bool]]
+
+    def check(self, field: str, value: float) -> None:
+        rule = self.rule.format(self.bound)
+        require(field, type(self).holds(value, self.bound), rule, value, self.fix)
+
+
+class AtLeast(Range):
+    rule, holds = "must be >= {}", operator.ge
+
+
+class AtMost(Range):
+    rule, holds = "must be at most {:,}", operator.le
+
+
+class Above(Range):
+    rule, holds = "must be > {}", operator.gt
+
+
+def _inside(value: float, interval: str) -> bool:
+    low, high = map(float, interval[1:-1].split(","))
+    at_end = (value == low and interval[0] == "[") or (value == high and interval[-1] == "]")
+    return low < value < high or at_end
+
+
+class In(Range):
+    """An interval as mathematics writes it: `In("[0, 1)")` holds 0 but not 1."""
+
+    rule, holds = "must be in {}", _inside
+
+
+Count = Annotated[int, AtLeast(1), AtMost(MOST)]  # how many of something
+Positive = Annotated[float, Above(0), AtLeast(SMALLEST, "smaller numbers are 0 in 32 bits")]
+
+
+# --- types -----------------------------------------------------------------------------------------------
 
 
 def fit(field: str, value: Any, hint: Any) -> Any:
@@ -31,29 +85,28 @@ def fit(field: str, value: Any, hint: Any) -> Any:
 
     >>> fit("mu", 1, float), fit("epochs", 5.0, int), fit("lr", "1e-5", float)
     (1.0, 5, 1e-05)
-    >>> from fedskip.parsing.ranges import Count
     >>> fit("cohort", 0, Count | None)
     Traceback (most recent call last):
     fedskip.errors.InputError: cohort must be >= 1, got 0.
     """
-    parts = list(_parts(hint))
+    parts = list(parts_of(hint))
     fitted = _typed(field, value, [part for part in parts if not isinstance(part, Range)])
-    if isinstance(fitted, int | float) and not isinstance(fitted, bool):
+    if type(fitted) in (int, float):
         for part in parts:
             if isinstance(part, Range):
                 part.check(field, fitted)
     return fitted
 
 
-def _parts(hint: Any) -> Iterator[Any]:
+def parts_of(hint: Any) -> Iterator[Any]:
     """The types and ranges that a hint is made of."""
     if get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
-        yield from _parts(inner)
-        yield from (range_ for range_ in metadata if isinstance(range_, Range))
+        yield from parts_of(inner)
+        yield from (part for part in metadata if isinstance(part, Range))
     elif get_origin(hint) in (Union, UnionType):
         for inner in get_args(hint):
-            yield from _parts(inner)
+            yield from parts_of(inner)
     else:
         yield hint
 
@@ -84,27 +137,19 @@ def _typed(field: str, value: Any, types: list[Any]) -> Any:
 
 def _number(value: Any) -> int | float | None:
     """A finite number. YAML 1.1 reads `1e-5` as text, so text may be one."""
-    if isinstance(value, Integral) and not isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Real | str):
+        return None
+    if isinstance(value, Integral):
         return int(value)
     try:
-        number = (
-            float(value)
-            if isinstance(value, Real | str) and not isinstance(value, bool)
-            else math.nan
-        )
+        number = float(value)
     except ValueError:
         return None
     return number if math.isfinite(number) else None
 
 
-_HINTS: dict[type, Mapping[str, Any]] = {}  # reading the types takes longer than fitting values
-
-
-def hints_of(cls: type) -> Mapping[str, Any]:
-    """The types that a class declares for its fields, ranges included."""
-    if cls not in _HINTS:
-        _HINTS[cls] = get_type_hints(cls, include_extras=True)
-    return _HINTS[cls]
+# the types that a class declares for its fields, with their ranges
+hints_of: Callable[[type], Mapping[str, Any]] = cache(partial(get_type_hints, include_extras=True))
 
 
 def fit_all(instance: Any, prefix: str = "") -> None:
@@ -115,6 +160,38 @@ def fit_all(instance: Any, prefix: str = "") -> None:
         if value is not field.default:
             fitted = fit(prefix + field.name, value, hints[field.name])
             object.__setattr__(instance, field.name, fitted)
+
+
+# --- users' own code -------------------------------------------------------------------------------------
+
+
+def is_own(name: str) -> bool:
+    """Whether a name stands for a user's own code: `my_package.my_module:MyMethod`."""
+    return ":" in name
+
+
+def load(name: str, field: str = "") -> Any:
+    """The object that `MODULE:NAME` stands for. Modules in the working folder are found, too.
+
+    Args:
+        field: the key that has this value, for errors.
+    """
+    module, _, path = name.partition(":")
+    of = f"{field} {name}: {module}" if field else module
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # for good: it may import more later
+    try:
+        imported = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        fix = "write the module as in `import`, without .py, and run from its folder or install it"
+        raise InputError(of, f"cannot be imported: {error}", fix=fix) from error
+    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+        raise InputError(of, f"fails when imported: {type(error).__name__}: {error}") from error
+    try:
+        return operator.attrgetter(path)(imported)
+    except AttributeError:
+        fix = "check the name of the class or function"
+        raise InputError(of, f"has no {path!r}", fix=fix) from None
 
 
 def fit_options(

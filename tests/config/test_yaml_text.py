@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedskip.config.tree import DEEPEST
+from fedskip.config.yaml_text import LARGEST, MOST, load, read_text
 from fedskip.errors import InputError
-from fedskip.parsing.dotted_keys import DEEPEST
-from fedskip.parsing.yaml_text import LARGEST, MOST, load, read_text
 
 
 def test_plain_values() -> None:
@@ -54,11 +54,14 @@ def doubled(times: int) -> str:
         ("a: [x(y=[1, 2])]", "Put a method that holds commas or brackets in quotes"),
         (
             "a: !mine [1]",
-            "f.yaml is not plain YAML: could not determine a constructor for the tag '!mine'",
+            "a has the tag !mine, which is not plain data",
         ),
-        ("!!set {a}", "f.yaml has the tag !!set, which is not plain data. Leave the tag out"),
-        ("a: !!int x", "f.yaml cannot be read as !!map"),
-        ("1: {[a]: 1}", "f.yaml is not plain YAML: found unhashable key"),
+        (
+            "!!set {a}",
+            "f.yaml has the tag !!set, which is not plain data (f.yaml line 1). Leave the tag out",
+        ),
+        ("a: !!int x", "a cannot be read as !!int, got 'x' (f.yaml line 1)"),
+        ("1: {[a]: 1}", "1 must have plain text as its keys"),
     ],
 )
 def test_what_is_not_read(text: str, message: str) -> None:
@@ -69,9 +72,9 @@ def test_what_is_not_read(text: str, message: str) -> None:
 
 def test_files_that_hold_no_text(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="must be an existing file"):
         read_text(file)
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="must be a file, not a folder"):
         read_text(tmp_path)
     file.write_bytes("größe".encode("latin-1"))
     with pytest.raises(InputError, match=r"is not text in UTF-8 \(byte 3\)"):
