@@ -96,7 +96,7 @@ def list_() -> None:
     """List the studies, methods, models, data sets and partitions of the package."""
     from fedskip.config import bundled
     from fedskip.data import CATALOGUE
-    from fedskip.data.from_files import SHOWN
+    from fedskip.data.from_files import FORMS
     from fedskip.data.partitions import KINDS
     from fedskip.methods import registry
     from fedskip.models import MODELS
@@ -111,7 +111,8 @@ def list_() -> None:
         },
         "methods (all can skip as FedSkip does: scaffold(period=5))": methods,
         "models (model.name)": {name: _first_line(make) for name, make in MODELS.items()},
-        "data sets (data.name; fedskip data list)": {", ".join([*CATALOGUE, *SHOWN]): ""},
+        "data sets (data.name; fedskip data list)": {", ".join(CATALOGUE): ""},
+        "your own data (data.name, or data= in Python)": FORMS,
         "partitions (partition.kind)": {name: _first_line(kind) for name, kind in KINDS.items()},
     }
     for title, items in sections.items():

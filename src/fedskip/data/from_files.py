@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+FORMS = {  # what else may be data, for `fedskip list`
+    "PATH.csv, .tsv, .parquet": "a table, a sample in each row; also .csv.gz and .tsv.gz",
+    "PATH.npz": "arrays x and y; perhaps client, test_x and test_y",
+    "fedskip.from_frame": "a pandas DataFrame",
+    "fedskip.from_torch": "a torch.utils.data.Dataset",
+    "fedskip.from_huggingface": "a datasets.Dataset or DatasetDict",
+    "fedskip.Dataset": "anything else",
+}
 SHOWN = ["PATH.npz", "PATH.csv", "PATH.tsv", "PATH.parquet"]  # how messages name such files
 ARRAYS = ("x", "y", "client", "test_x", "test_y")
 SAVE = "write it with `np.savez(path, x=x, y=y)`, arrays of numbers only"
