@@ -38,6 +38,7 @@ OURS = re.compile(  # links into this repository, as the README has them for pac
     rf"{REPOSITORY.replace('github.com', 'raw.githubusercontent.com')}/main/"
 )
 RUNNABLE = re.compile(r"<!-- runnable -->\n```python\n(.*?)```", re.DOTALL)
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)  # in the README all of them run
 
 
 def named(path: Path) -> str:
@@ -181,6 +182,7 @@ def test_version() -> None:
 def test_the_readme_is_short_and_works_on_a_package_index() -> None:
     text = read("README.md")
     assert len(text.split()) <= 900
+    assert "<!--" not in text
     assert not [
         link for link in re.findall(r"\]\(([^)]+)\)", text) if not re.match("https://|#", link)
     ]
@@ -286,7 +288,11 @@ def test_the_python_page_has_every_suffix() -> None:
 BLOCKS = [
     pytest.param(block, id=f"{document.name}-{number}")
     for document in DOCUMENTS
-    for number, block in enumerate(RUNNABLE.findall(document.read_text(encoding="utf-8")))
+    for number, block in enumerate(
+        (PYTHON if document == ROOT / "README.md" else RUNNABLE).findall(
+            document.read_text(encoding="utf-8")
+        )
+    )
 ]
 
 
