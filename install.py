@@ -71,10 +71,16 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / ".venv")
     parser.add_argument("--dev", action="store_true", help="also the tools to develop it")
     options = parser.parse_args()
+    if sys.version_info < (3, 11):  # noqa: UP036 (runs before anything is installed)
+        sys.exit(f"error: fedskip needs Python 3.11 or later, and {sys.executable} is older")
     python = options.folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not python.exists():
         print(f"Making {options.folder}", flush=True)
-        venv.create(options.folder, with_pip=True)
+        try:
+            venv.create(options.folder, with_pip=True)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(options.folder)
+            sys.exit("error: this Python has no pip for .venv. On Debian: apt install python3-venv")
     where = pip_options(python)
     package = f"{ROOT}[dev]" if options.dev else str(ROOT)
     command = [python, "-m", "pip", "install", "-e", package, "-c", ROOT / "constraints.txt"]
