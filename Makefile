@@ -1,24 +1,33 @@
-# `make run` and `make test` do all the set-up on a fresh machine.
+# `make run` and `make test` do all the set-up on a fresh machine; install.py says what it downloads.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+INSTALLED := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
 # what every result rests on: methods, federation, contract, random draws, and that both engines agree
 CORE := tests/methods tests/federation tests/test_contract.py tests/test_contract_rules.py tests/test_rng.py \
 	tests/engine/test_engine.py::test_engines_agree_for_every_method_and_model
 
 .PHONY: setup run test test-core test-all lint format clean
 
-setup: $(READY)
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) install.py $(VENV)
+	@touch $@
 
-$(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e ".[dev]" -c constraints.txt
-	touch $(READY)
+# the package with the tools to develop it
+setup: $(TOOLS)
 
-run: setup
+$(TOOLS): pyproject.toml constraints.txt
+	$(PYTHON) install.py $(VENV) --dev
+	@touch $(INSTALLED) $@
+
+run: $(INSTALLED)
 	$(BIN)/fedskip run
+	@echo
+	@echo "Go on with:"
+	@echo "  $(BIN)/fedskip list                             what can be run"
+	@echo "  $(BIN)/fedskip show quickstart > mine.yaml      a study to change: $(BIN)/fedskip run mine.yaml"
+	@echo "After 'source $(BIN)/activate' it is 'fedskip' alone. README.md has more."
 
 # what CI runs; two workers because most of the time goes into many small tests
 test: setup

@@ -34,7 +34,7 @@ from safetensors.numpy import save_file
 TABLES = ("history.csv", "summary.csv", "clients.csv")
 IGNORED = {"seconds"}
 # columns with another name in the new code: recorded name -> new name
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {"final": "merged"}
 
 METHODS = [
     "fedavg", "feddyn(alpha=0.1)", "fednova", "fedavgm(beta=0.5)", "fedadam", "fedprox(mu=0.1)",

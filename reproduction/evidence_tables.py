@@ -53,7 +53,7 @@ def fednova_weights(studies: Studies) -> pd.DataFrame:
         rows.append({
             "column": columns()[str(name)].title,
             "median": number(sums.median()), "90 % of rounds below": number(sums.quantile(0.9)),
-            "gain, best": gained(found["best_gain"]), "gain, tail": gained(found["tail_gain"]),
+            "gain, best": gained(found["best_gain"]), "gain, final": gained(found["tail_gain"]),
             "paper's gain": number(found["paper_gain"], sign=True),
         })  # fmt: skip
     return pd.DataFrame(rows)

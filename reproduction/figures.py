@@ -46,7 +46,7 @@ def panels(
 
 
 def gains(studies: Studies) -> Figure:
-    """FedSkip-5 less FedAvg in the paper's 13 columns: the paper's gain, ours by best and by tail accuracy."""
+    """FedSkip-5 less FedAvg in the paper's 13 columns: the paper's gain, ours by best and by final accuracy."""
     found = primary_tests(studies)
     figure, [axes] = panels(1, 1, 8.0, 5.4)
     for place, (_, row) in enumerate(found.iterrows()):
@@ -72,7 +72,7 @@ def gains(studies: Studies) -> Figure:
     )
     for label, marker, colour, fill in (
         ("the paper", "D", PAPER, "full"), ("the paper, not run by us", "D", PAPER, "none"),
-        ("ours, best accuracy", "o", OURS, "full"), ("ours, tail accuracy", "o", FINAL, "full"),
+        ("ours, best accuracy", "o", OURS, "full"), ("ours, final accuracy", "o", FINAL, "full"),
     ):  # fmt: skip
         axes.plot([], [], marker, color=colour, fillstyle=fill, label=label)
     axes.legend(fontsize=8, frameon=False, loc="lower left")
@@ -92,7 +92,7 @@ def figure1(studies: Studies) -> Figure:
             drift = tables.tails(column, studies, key)
             mine = drift[drift["method"] == BASELINE][key]
             right.errorbar(place, mine.mean(), mine.std(), fmt="o", color=colour, capsize=3)
-    for axes, label in ((left, "tail test accuracy (%)"), (right, "drift (squared distance)")):
+    for axes, label in ((left, "final test accuracy (%)"), (right, "drift (squared distance)")):
         axes.set_xticks(list(places), names)
         axes.set(xlabel="β", ylabel=label)
     right.plot([], [], "o", color=OURS, label="of slots from their mean")

@@ -48,7 +48,6 @@ def gradients(_: Studies) -> pd.DataFrame:
 
 WARM = ("schedule/synthetic", "schedule/femnist")
 PAGES: dict[str, dict[str, Table]] = {
-    "README.md": {"Start": tables.quickstart, "Does it hold?": tables.headline},
     f"{RESULTS}/README.md": {
         "FedSkip-5 against FedAvg": tables.headline,
         "Beside the best baseline": tables.strongest,
@@ -108,6 +107,7 @@ PAGES: dict[str, dict[str, Table]] = {
         "Tuning FedProx on SYNTHETIC": partial(tables.tuning, name="tune/fedprox-synthetic"),
         "Tuning FedProx on FEMNIST": partial(tables.tuning, name="tune/fedprox-femnist"),
         "Single slots": tables.slots,
+        "The quickstart": tables.quickstart,
     },
     f"{RESULTS}/runs.md": {
         "Studies": kept_runs,

@@ -23,7 +23,14 @@ import yaml
 
 RUNS = Path(__file__).parent / "runs"
 FIELDS = ["folder", "command", "seeds", "commit", "date", "device", "minutes", "note"]
-SCORES = ["best", "last", "mean_tail", "best_val", "final", "full_test"]  # shares, shown in percent
+SCORES = [
+    "best",
+    "last",
+    "mean_tail",
+    "best_val",
+    "merged",
+    "full_test",
+]  # shares, shown in percent
 ACCURACIES = ["test_accuracy", "val_accuracy", "slot_accuracy"]
 
 

@@ -116,7 +116,7 @@ def headline(studies: Studies) -> pd.DataFrame:
             "column": column.title,
             "seeds": seeds_of(column.runs(studies), column),
             "gain, best accuracy": gained(row["best_gain"]),
-            "gain, tail accuracy": gained(row["tail_gain"]),
+            "gain, final accuracy": gained(row["tail_gain"]),
             "paper's gain": number(row["paper_gain"], sign=True),
             "p after Holm": number(row["p"], 3),
             "verdict": row["verdict"],
@@ -162,17 +162,17 @@ def column_table(name: str, studies: Studies) -> pd.DataFrame:
         "method": found.index,
         "seeds": found["seeds"],
         "best": [cell(runs, method) for method in found.index],
-        "tail": [cell(runs, method, "tail") for method in found.index],
+        "final": [cell(runs, method, "tail") for method in found.index],
         "paper": [_paper(column, method) for method in found.index],
         "gain, best": [gained(gain) for gain in found["best_gain"]],
-        "gain, tail": [gained(gain) for gain in found["tail_gain"]],
+        "gain, final": [gained(gain) for gain in found["tail_gain"]],
         "paper's gain": [number(gain, sign=True) for gain in found["paper_gain"]],
         "verdict": found["verdict"],
     })  # fmt: skip
     if BASELINE not in found.index:
-        return table[["method", "seeds", "best", "tail", "paper"]]
+        return table[["method", "seeds", "best", "final", "paper"]]
     base = table["method"] == BASELINE
-    table.loc[base, ["gain, best", "gain, tail", "paper's gain"]] = ""
+    table.loc[base, ["gain, best", "gain, final", "paper's gain"]] = ""
     return table if column.published else table.drop(columns=["paper", "paper's gain", "verdict"])
 
 
@@ -296,7 +296,7 @@ def figure1(studies: Studies) -> pd.DataFrame:
         rows.append({
             "β": "IID" if column.beta is None else f"{column.beta:g}",
             "seeds": int((runs["method"] == BASELINE).sum()),
-            "tail accuracy": cell(runs, BASELINE, "tail"),
+            "final accuracy": cell(runs, BASELINE, "tail"),
             "drift from the mean": drifts["drift_mean"],
             "drift from the model sent out": drifts["drift_broadcast"],
         })  # fmt: skip
@@ -413,7 +413,7 @@ def slots(studies: Studies) -> pd.DataFrame:
 
 
 def poisoning(studies: Studies) -> pd.DataFrame:
-    """Tail accuracy by share of poisoners, of methods with robust merges and without."""
+    """Final accuracy by share of poisoners, of methods with robust merges and without."""
     [study] = [one for one in studies if one.name == "poison"]
     table = study.summary.assign(seed=study.summary["seed"])
     places = list(study.settings)
@@ -435,8 +435,8 @@ def quickstart(studies: Studies) -> pd.DataFrame:
     for method in dict.fromkeys(table["method"]):
         mine = table[table["method"] == method]
         gain = difference(tail[method], tail[BASELINE])
-        rows.append({"method": method, "best": spread(mine["best"]), "tail": spread(mine["mean_tail"]),
-                     "gain, tail": "" if method == BASELINE else gained(gain),
+        rows.append({"method": method, "best": spread(mine["best"]), "final": spread(mine["mean_tail"]),
+                     "gain, final": "" if method == BASELINE else gained(gain),
                      "merges": f"{mine['merges'].mean():.0f}",
                      "MB sent": f"{mine['bytes_total'].mean() / 1e6:.2f}"})  # fmt: skip
     return pd.DataFrame(rows)

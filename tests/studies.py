@@ -163,7 +163,7 @@ def run(
         "last": last,
         "best": last,
         "mean_tail": last,
-        "final": final,
+        "merged": final,
         "bytes_total": 122_000,
     }
     about = {

@@ -126,6 +126,8 @@ def test_list_names_everything():
         "resnet50",
         "cifar100",
         "dirichlet",
+        "PATH.csv",
+        "fedskip.from_frame",
     ):
         assert name in shown
     assert "A pull of strength `mu` towards the received model." in shown

@@ -92,9 +92,9 @@ def test_an_extra_merge_is_not_in_the_history() -> None:
     assert (
         record.add(final, record.row(final, test_accuracy=0.9, test_loss=0.1, seconds=1.0)) is None
     )
-    assert (record.final, record.best) == (0.9, 0.5)
+    assert (record.merged, record.best) == (0.9, 0.5)
     files = dict(record.model_files(record.run.server.layout, {"model": None}))
-    assert [*files] == [f"tiny.FedAvg.s0.{kind}.safetensors" for kind in ("last", "best", "final")]
+    assert [*files] == [f"tiny.FedAvg.s0.{kind}.safetensors" for kind in ("last", "best", "merged")]
     assert all(load(content) for content in files.values() if content)
 
 

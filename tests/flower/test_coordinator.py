@@ -152,8 +152,8 @@ def test_a_period_that_does_not_divide_the_rounds_ends_in_a_final_merge(tmp_path
     plan = plan_of(tmp_path, methods="fedskip(period=3)", rounds=4)
     coordinator = play(plan, FakeGrid(places(plan, tmp_path)))
     assert [row["round"] for row in coordinator.rows] == [3]
-    assert coordinator.record.final is not None
-    assert coordinator.record.final_model is not None
+    assert coordinator.record.merged is not None
+    assert coordinator.record.merged_model is not None
 
 
 def test_tests_that_cannot_be_are_left_out(

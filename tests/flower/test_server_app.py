@@ -44,11 +44,11 @@ def test_the_folder_is_that_of_a_study(tmp_path: Path) -> None:
     assert [row["round"] for row in as_table(results.history)] == [3, 6]
     [summary] = as_table(results.summary)
     assert summary["rounds"] == 7
-    assert summary["final"] is not None
+    assert summary["merged"] is not None
     assert summary["best"] == max(row["test_accuracy"] for row in as_table(results.history))
     assert len(Table.read(folder / RUN / "sites.csv")) == 2 * 3
     assert Table.read(folder / RUN / "clients.csv").column("client") == ["a", "b", "c"]
-    for kind in ("last", "best", "final"):
+    for kind in ("last", "best", "merged"):
         file = folder / RUN / "models" / f"pool.FedSkip-3.s5.{kind}.safetensors"
         assert fedskip.load(file, plan_module(plan)) is not None
     assert (folder / RUN / "report.html").exists()

@@ -173,7 +173,7 @@ def test_the_table_as_data(results: Results) -> None:
     assert table["mean_tail"][0] == pytest.approx(0.6)
     assert table["mean_tail_std"][0] == pytest.approx(0.1)
     assert (table["seeds"][0], table["merges"][0]) == (3, 5.0)
-    assert table["final"].isna().all()
+    assert table["merged"].isna().all()
 
 
 def test_tables_are_exported_as_pandas_users_expect(results: Results) -> None:
@@ -268,7 +268,7 @@ def test_a_study_can_be_looked_at_by_a_further_metric(several: Results) -> None:
         assert (row["last"], row["best"]) == (column[-1], min(column))
         validated = mine["val_accuracy"].tolist()
         assert row["best_val"] == column[validated.index(max(validated))], "chosen by the headline"
-        assert all(map(math.isnan, (row["final"], row["full_test"], row["worst_clients"])))
+        assert all(map(math.isnan, (row["merged"], row["full_test"], row["worst_clients"])))
     wins = by.compare(score="last")["wins"][1]
     lower = by.scores("toy", "FedSkip-2", "last") < by.scores("toy", "FedAvg", "last")
     assert wins == lower.sum()

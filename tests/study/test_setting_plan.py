@@ -52,7 +52,7 @@ def test_a_run_ends_where_the_rule_says(tmp_path: Path, engine: str) -> None:
             assert row["rounds"] == round
             assert row["last"] == row["mean_tail"] == mine[-1]["test_accuracy"]
             assert row["bytes_total"] == mine[-1]["bytes_down"] + mine[-1]["bytes_up"]
-            assert row["final"] is None
+            assert row["merged"] is None
             assert row["diverged"] is False
         reasons.add(why)
         if engine == "loop":  # whose bits do not depend on what is trained beside them

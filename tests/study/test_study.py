@@ -51,14 +51,14 @@ def test_files(tmp_path: Path, engine: str) -> None:
     assert skip.column("merges") == [1, 2]
     assert as_table(results.history).where(run="toy.FedAvg.s1").column("round") == list(range(1, 8))
     row = as_table(results.summary).where(run="toy.FedSkip-3.s0")[0]
-    assert row["final"] is not None  # round 7 belongs to no whole period
-    assert as_table(results.summary).where(run="toy.FedAvg.s0")[0]["final"] is None
+    assert row["merged"] is not None  # round 7 belongs to no whole period
+    assert as_table(results.summary).where(run="toy.FedAvg.s0")[0]["merged"] is None
     assert row["bytes_total"] == 2 * 7 * 4 * 22 * 4  # both ways, rounds, slots, parameters, bytes
     scaffold = as_table(results.summary).where(run="toy.SCAFFOLD.s0")[0]
     assert scaffold["bytes_total"] == 2 * 2 * 7 * 4 * 22 * 4
     names = {path.name for path in (tmp_path / "out" / "models").iterdir()}
     assert {"toy.FedAvg.s0.last.safetensors", "toy.FedAvg.s0.best.safetensors"} <= names
-    assert "toy.FedSkip-3.s0.final.safetensors" in names
+    assert "toy.FedSkip-3.s0.merged.safetensors" in names
     record = yaml.safe_load((tmp_path / "out" / "study.yaml").read_text())["record"]
     assert record["settings"]["toy"]["machine"]["engine"] == engine
     assert record["settings"]["toy"]["divisions"][0]["clients"] == 8
@@ -308,7 +308,7 @@ def test_local_and_cross_training(tmp_path: Path) -> None:
         rows = as_table(results.history).where(setting=name)
         assert rows.column("round") == [2, 4, 5]
         assert rows.column("merges") == [0, 0, 0]
-        assert as_table(results.summary).where(setting=name)[0]["final"] is None
+        assert as_table(results.summary).where(setting=name)[0]["merged"] is None
     assert len(list((tmp_path / "out" / "models").glob("local*.slot*.last.safetensors"))) == 8
 
 

@@ -93,7 +93,7 @@ def _options(
 def list_() -> None:
     """List the studies, methods, models, data sets and partitions of the package."""
     from fedskip.config import bundled
-    from fedskip.data.catalogue import CATALOGUE, OWN
+    from fedskip.data.catalogue import CATALOGUE, FORMS
     from fedskip.data.partitions import KINDS
     from fedskip.methods import registry
     from fedskip.models import MODELS
@@ -108,7 +108,8 @@ def list_() -> None:
         },
         "methods (all can skip as FedSkip does: scaffold(period=5))": methods,
         "models (model.name)": {name: _first_line(make) for name, make in MODELS.items()},
-        "data sets (data.name; fedskip data list)": {", ".join([*CATALOGUE, *OWN]): ""},
+        "data sets (data.name; fedskip data list)": {", ".join(CATALOGUE): ""},
+        "your own data (data.name, or data= in Python)": FORMS,
         "partitions (partition.kind)": {name: _first_line(kind) for name, kind in KINDS.items()},
     }
     for title, items in sections.items():

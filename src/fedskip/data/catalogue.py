@@ -19,6 +19,14 @@ from fedskip.errors import InputError, unknown
 from fedskip.files import refuse_unreadable
 from fedskip.parsing import fit_options
 
+FORMS = {  # what else may be data, for `fedskip list`
+    "PATH.csv, .tsv, .parquet": "a table, a sample in each row; also .csv.gz and .tsv.gz",
+    "PATH.npz": "arrays x and y; perhaps client, test_x and test_y",
+    "fedskip.from_frame": "a pandas DataFrame",
+    "fedskip.from_torch": "a torch.utils.data.Dataset",
+    "fedskip.from_huggingface": "a datasets.Dataset or DatasetDict",
+    "fedskip.Dataset": "anything else",
+}
 OWN = ["PATH.npz", "PATH.csv", "PATH.tsv", "PATH.parquet"]  # how messages name files of your own
 
 

@@ -62,8 +62,8 @@ class RunRecord:
     ended_at: int = 0  # its last round, then
     best_model: Tensor | None = None
     last_model: Tensor | None = None  # (P,), or (K, P) for runs that never merge
-    final_model: Tensor | None = None
-    final: float | None = None
+    merged_model: Tensor | None = None
+    merged: float | None = None
     visits: list[Visited] = field(default_factory=list)  # of outcomes that are not evaluated yet
     # the first visit whose loss was not finite, as far as is known
     broke: BrokenVisit | None = None
@@ -134,7 +134,7 @@ class RunRecord:
         self.visits = [visited for visited in self.visits if visited.round >= outcome.round]
         model = outcome.slots if outcome.evaluated is None else outcome.evaluated
         if outcome.final:
-            self.final, self.final_model = row["test_accuracy"], model
+            self.merged, self.merged_model = row["test_accuracy"], model
             return None
         self.last_model = model
         score = row["val_accuracy"] if self.validated else row["test_accuracy"]
@@ -163,7 +163,7 @@ class RunRecord:
         """What is known of the run beside its history; rounds and bytes after the last merge count, too."""
         server = self.run.server
         row = self.about()
-        row |= {"final": self.final, "diverged": self.run.diverged, "ended": self.ended}
+        row |= {"merged": self.merged, "diverged": self.run.diverged, "ended": self.ended}
         if self.run.diverged:  # its last finite numbers stand
             broke = self.find_broken_visit()
             row |= {f"broke_{name}": n for name, n in broke._asdict().items()} if broke else {}
@@ -177,11 +177,11 @@ class RunRecord:
     def model_files(
         self, layout: Layout, about: Mapping[str, Any]
     ) -> Iterator[tuple[str, bytes | None]]:
-        """The files of the last, the best and the final model; None: there is no such model.
+        """The files of the last, the best and the merged model; None: there is no such model.
 
         `about`: what files say of the model beside the run, such as how it is made.
         """
-        kinds = {"last": self.last_model, "best": self.best_model, "final": self.final_model}
+        kinds = {"last": self.last_model, "best": self.best_model, "merged": self.merged_model}
         for kind, vectors in kinds.items():
             if vectors is None:
                 yield f"{self.name}.{kind}.safetensors", None

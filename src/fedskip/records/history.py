@@ -18,7 +18,7 @@ HISTORY = (
     "seconds", "x_broadcast_accuracy", "x_set_aside",
 )  # fmt: skip
 SUMMARY = (
-    "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "final",
+    "setting", "run", "method", "period", "seed", "last", "best", "best_round", "mean_tail", "merged",
     "rounds", "merges", "bytes_total", "diverged", "best_val", "full_test", "broke_round",
     "broke_client", "broke_slot", "set_aside", "worst_clients", "ended",
 )  # fmt: skip

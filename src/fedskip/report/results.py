@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95  # of confidence intervals
 CLIENTS = ("setting", "run", "method", "period", "seed", "client", "test_accuracy")
-HEADLINE_ONLY = ("final", "full_test", "worst_clients")  # scores that further metrics lack
+HEADLINE_ONLY = ("merged", "full_test", "worst_clients")  # scores that further metrics lack
 # columns that need a value in every row; scores and what a merge gives may be empty
 ABOUT = ("setting", "run", "method", "period", "seed")
 FILLED_SUMMARY = (*ABOUT, "rounds", "merges", "bytes_total", "diverged")

@@ -39,7 +39,7 @@ def over_seeds(results: Results) -> pd.DataFrame:
     import pandas as pd
 
     further = {metric.column for one in results.settings for metric in one.metrics[1:]}
-    scores = [*SCORES, "final", *(name for name in results.summary if name in further)]
+    scores = [*SCORES, "merged", *(name for name in results.summary if name in further)]
     runs = results.summary.copy()
     values = runs[scores].astype("float64").replace([math.inf, -math.inf], math.nan)
     runs[scores] = values.mask(runs["diverged"])
@@ -163,7 +163,7 @@ def leaders(
     With one seed this is the best alone. A method of which a run diverged, or which lacks seeds that
     others have, is not among them.
     """
-    if score not in (*SCORES, "final"):
+    if score not in (*SCORES, "merged"):
         raise unknown("score", score, SCORES)
     by_name = {one.name: one for one in results.settings}
     if setting not in by_name:

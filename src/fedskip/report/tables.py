@@ -40,7 +40,7 @@ DIVERGED_HELP = (
 WORDS = {
     "last": ("last", "last {metric}", "at the last evaluation"),
     "best": ("best", "best {metric}", "the {highest} of a run, chosen on the test set"),
-    "mean_tail": ("last 10%", "tail {metric}", "mean of the last 10 % of rounds"),
+    "mean_tail": ("last 10%", "final {metric}", "mean of the last 10 % of rounds"),
     "best_val": ("by val.", "{metric} by validation", "where the validation score was best"),
     "full_test": (
         "full test",
@@ -52,7 +52,7 @@ WORDS = {
         "{metric} of the worst clients",
         "the last model on the tenth of the clients where it is worst",
     ),
-    "final": (
+    "merged": (
         "extra merge",
         "{metric} after an extra merge",
         "after one more merge, where the period does not divide the rounds",
@@ -155,7 +155,7 @@ def sentences(remarks: Iterable[str]) -> str:
 
 
 def name_of(score: str, metric: Metric) -> str:
-    """A score in a sentence, such as `tail accuracy`."""
+    """A score in a sentence, such as `final accuracy`."""
     return WORDS[score][1].format(metric=metric.words)
 
 
@@ -355,8 +355,8 @@ def closing_table(results: Results, *, costs: bool = True, mark: str = "Bold") -
 def best_methods(results: Results, setting: SettingInfo, score: str) -> list[str]:
     """The methods to mark as best; none with too few seeds, or where there is no choice."""
     enough = results.runs(setting.name)["seed"].nunique() >= ENOUGH
-    # `final` has no winner: only methods in the middle of a period have it
-    choice = score != "final" and len(results.labels(setting.name)) > 1
+    # `merged` has no winner: only methods in the middle of a period have it
+    choice = score != "merged" and len(results.labels(setting.name)) > 1
     return leaders(results, setting.name, score) if enough and choice else []
 
 

@@ -248,7 +248,7 @@ def save_groups(plan: SettingPlan, training: Training, behind: list[Group], roun
 
 
 def write_models(folder: Path, plan: SettingPlan) -> None:
-    """Write the last, the best and, where there is one, the final model of every run."""
+    """Write the last, the best and, where there is one, the merged model of every run."""
     for name, content in plan.models():
         write_model(folder / name, content)
 
