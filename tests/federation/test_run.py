@@ -21,7 +21,7 @@ from tiny import ALL_TERMS, METHODS, Nudge, make_run, named, perceptron_task, tr
 
 
 @pytest.mark.parametrize(
-    ("period", "rounds", "merges", "merged"),
+    ("period", "rounds", "merges", "final"),
     [
         (1, 4, [1, 2, 3, 4], False),
         (3, 9, [3, 6, 9], False),

@@ -117,8 +117,11 @@ def read_metrics(value: Any) -> Any:
 
 def read_target(value: Any) -> float | str:
     """A score, or the text of one method."""
-    with contextlib.suppress(InputError):
-        return float(fit("target", value, float))  # a number may be text
+    number = None
+    with contextlib.suppress(TypeError, ValueError):
+        number = float(value)  # which may be text
+    if number is not None:
+        return float(fit("target", number, float))
     rule, fix = "must be a score or one method", "such as 0.68, or fedavg"
     try:
         if isinstance(value, str) and len(parse_many(value)) == 1:

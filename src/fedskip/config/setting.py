@@ -330,14 +330,15 @@ def describe_runs(settings: Sequence[Draft]) -> str:
     >>> describe_runs([Draft(keys), Draft({**keys, "seeds": [0], "rounds": 50})])
     '2 settings, 8 runs of 50 to 100 rounds'
     """
-    words = f"{len(settings)} settings, " if len(settings) > 1 else ""
-    words += f"{sum(draft.number_of_runs for draft in settings):,} runs"
-    rounds = sorted({draft.keys.get("rounds", 0) for draft in settings})
-    if rounds[0]:  # else the data set has them
-        words += (
-            f" of {' to '.join(f'{n:,}' for n in dict.fromkeys((rounds[0], rounds[-1])))} rounds"
-        )
-    return words
+    parts = [f"{len(settings)} settings"] if len(settings) > 1 else []
+    if all("methods" in draft.keys for draft in settings):  # else the data set has them
+        runs = sum(draft.number_of_runs for draft in settings)
+        parts.append(f"{runs:,} run{'s' * (runs != 1)}")
+        low, *_, high = sorted([draft.keys.get("rounds", 0) for draft in settings] * 2)
+        if low:  # likewise
+            least = f"{low:,} to " if low < high else ""
+            parts[-1] += f" of {least}{high:,} round{'s' * (high != 1)}"
+    return ", ".join(parts)
 
 
 # --- checks ----------------------------------------------------------------------------------------------

@@ -187,7 +187,8 @@ def assign_clients(
         fix = f"{fix}; {error.fix}" if isinstance(error, InputError) else fix
         raise InputError("partition.file", "must be a partition file", file, fix) from error
     fits = assigned.indices.max(initial=-1) < len(dataset.samples)
-    require("partition.file", bool(fits), f"is not of data set {dataset.name!r}", file)
+    fix = "use the data that it was made for"
+    require("partition.file", bool(fits), f"is not of data set {dataset.name!r}", file, fix)
     rule = f"must be {len(assigned)}, as in partition.file"
     require("clients", clients in (None, len(assigned)), rule, clients, "leave it out")
     return assigned

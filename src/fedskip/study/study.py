@@ -84,9 +84,9 @@ class Study:
     def __repr__(self) -> str:
         spec = self.spec
         device = resolve_device("auto") if spec.device == "auto" else spec.device
-        runs = describe_runs(spec.settings)
+        facts = ", ".join(filter(None, [describe_runs(spec.settings), device]))
         place = "" if self._takes_next_folder else f", in {self.out}"
-        return f"Study({spec.name!r}: {runs}, {device}{place})"
+        return f"Study({spec.name!r}: {facts}{place})"
 
     def _repr_html_(self) -> str:
         return f"<b>{html.escape(repr(self))}</b><pre>{html.escape(dump(self.spec))}</pre>"
