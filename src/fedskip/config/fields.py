@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -117,11 +116,12 @@ def read_metrics(value: Any) -> Any:
 
 def read_target(value: Any) -> float | str:
     """A score, or the text of one method."""
-    number = None
-    with contextlib.suppress(TypeError, ValueError):
-        number = float(value)  # which may be text
-    if number is not None:
-        return float(fit("target", number, float))
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        pass
+    else:
+        return float(fit("target", value, float))  # a number may be text
     rule, fix = "must be a score or one method", "such as 0.68, or fedavg"
     try:
         if isinstance(value, str) and len(parse_many(value)) == 1:
