@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import yaml
 
@@ -50,6 +50,10 @@ FILLED_HISTORY = (*ABOUT, "round", "merges", "bytes_down", "bytes_up", "seconds"
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, csv.Error, yaml.YAMLError)
 RESTORE = "bring back the files as the study wrote them"
 
+# names in titles, where these are not those of the keys
+DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "synthetic": "SYNTHETIC"}
+DATA |= {"femnist": "FEMNIST", "shakespeare": "Shakespeare"}
+PARTITIONS = {"iid": "IID", "natural": "natural partition", "pooled": "pooled data"}
 _WORDS = {
     "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R²", "mae": "mean absolute error", "rmse": "RMSE",
 }  # fmt: skip
@@ -99,6 +103,8 @@ class SettingInfo:
     """A setting as study.yaml has it, with what the study noted about it. Python objects are only named."""
 
     name: str  # among several studies, one that no other setting has
+    rounds: int
+    reference: bool  # only a line to compare with, such as centralised training
     keys: Facts
     out: Path  # the folder of its study
     metrics: Sequence[Metric]  # the first is the headline
@@ -125,7 +131,7 @@ class SettingInfo:
         ]
         precisions = [(part.get("machine") or {}).get("precision") for part in parts]
         return cls(
-            str(keys["name"]), own, out, metrics, metrics[0],
+            str(keys["name"]), int(keys.get("rounds") or 0), bool(keys.get("reference")), own, out, metrics, metrics[0],
             divisions={s: d for part in parts for s, d in (part.get("divisions") or {}).items()},
             noted=parts[0],
             guessing=merge_guesses(part.get("guessing") or {} for part in parts),
@@ -134,15 +140,6 @@ class SettingInfo:
             methods=[m for part in parts for m in part.get("methods") or ()] or own.get("methods", ()),
             method_parts=[keys.get("methods", ()), *(part["methods"] for part in added)],
         )  # fmt: skip
-
-    @property
-    def rounds(self) -> int:
-        return int(self.keys.get("rounds") or 0)
-
-    @property
-    def reference(self) -> bool:
-        """Whether it is only a line to compare with, such as centralised training."""
-        return bool(self.keys.get("reference"))
 
     @property
     def by(self) -> bool:
@@ -159,6 +156,22 @@ class SettingInfo:
         note = [str(self.keys["note"])] if self.keys.get("note") else []
         return [*reduced, *note, *(["in bf16"] if self.precision == "bf16" else [])]
 
+    @property
+    def title(self) -> str:
+        """Its name, data, clients and partition: `CIFAR-10, 50 clients, β = 0.5`."""
+        data, partition = self.keys.get("data"), self.keys.get("partition")
+        name, kind = named(data), named(partition)
+        clients = next(iter(self.divisions.values()), self.keys).get("clients")
+        if isinstance(partition, dict) and partition.get("kind") == "dirichlet":
+            kind = f"β = {partition.get('beta')}"
+        about = [
+            DATA.get(name, name),
+            f"{clients} clients" if clients else "",
+            PARTITIONS.get(kind, kind),
+        ]
+        start = "" if self.name == name else f"{self.name}: "
+        return start + ", ".join(filter(None, about))
+
     def clients(self, seed: int) -> int:
         """How many clients take part at a seed."""
         fixed = self.keys.get("partition_seed")
@@ -167,6 +180,19 @@ class SettingInfo:
         if count is None:
             raise InputError("seed", f"is not one that {self.out} has noted the clients of", seed)
         return int(count)
+
+
+def named(value: Any) -> str:
+    """A data set, a partition or a model with its options, in one line.
+
+    >>> named({"kind": "dirichlet", "beta": 0.5}), named("python:mine.Net")
+    ('dirichlet (beta 0.5)', 'Net')
+    """
+    if not isinstance(value, dict):
+        return str(value).rpartition(".")[2]
+    tag = next((key for key in ("name", "kind", "file") if key in value), "")
+    options = ", ".join(f"{key} {given}" for key, given in value.items() if key != tag)
+    return f"{value.get(tag, '')} ({options})" if options else str(value.get(tag))
 
 
 def merge_guesses(parts: Iterable[Facts]) -> Facts:
@@ -438,7 +464,11 @@ def _read(
         if not summary:
             fix = f"delete it, and {how_to_resume(out)} writes it again"
             raise InputError(str(table), "holds no runs", fix=fix)
-        finished = all(_is_complete(keys, summary) for keys in all_keys)
+        finished = True
+        for keys in all_keys:  # the runs of a part are written together
+            planned = [len(p["methods"]) * len(p["seeds"]) for p in (keys, *added_to(keys))]
+            least = sum(planned) if len(planned) > 1 else 1
+            finished &= len(summary.where(setting=keys["name"])) >= least
     if not finished:
         done = set(summary.column("run"))
         running = {run: rows for run, rows in runs.items() if run not in done}
@@ -454,14 +484,6 @@ def _read(
         for columns, rows in ((SUMMARY, summary), (HISTORY, history))
     ]
     return study.get("name", ""), [*settings.values()], frames[0], frames[1], finished, record
-
-
-def _is_complete(keys: Facts, summary: Table) -> bool:
-    """Whether all runs of a setting are in the summary. The runs of a part are written together."""
-    written = len(summary.where(setting=keys["name"]))
-    parts = (keys, *added_to(keys))
-    planned = [len(part["methods"]) * len(part["seeds"]) for part in parts]
-    return written >= (sum(planned) if len(planned) > 1 else 1)
 
 
 def so_far(
