@@ -203,7 +203,8 @@ def template() -> Template:
     from jinja2 import Template
 
     text = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
-    return Template(text, autoescape=True)
+    made: Template = Template(text, autoescape=True)
+    return made
 
 
 class Picture(NamedTuple):

@@ -458,7 +458,8 @@ def comparison_table(
 ) -> TextTable:
     """Differences from the baseline, their intervals, wins, losses and ranks."""
     metrics = {setting.name: setting.metric for setting in results.compared}
-    rows, styles = [], {}
+    rows: list[dict[str, str]] = []
+    styles: dict[int, str] = {}
     for i, row in enumerate(comparison.to_dict("records")):
         metric, is_baseline = metrics.get(row["setting"], ACCURACY), row["verdict"] == BASELINE
         apart, low, high = (difference(row[k], metric) for k in ("difference", "low", "high"))
