@@ -182,14 +182,19 @@ class Findings:
         if not others:
             return [f"{start}No other method reaches {goal} at every seed."]
         first = min(others, key=lambda row: row["rounds"])
-        when = "as late" if own and first["rounds"] >= own[0]["rounds"] else "first"
-        sentence = f"{goal} is reached {when} by {first['method']}: {_costs(first)}"
+        earlier = not own or first["rounds"] < own[0]["rounds"]
+        start += (
+            f"{goal} is reached first by"
+            if earlier
+            else f"No other method reaches {goal} earlier; next is"
+        )
+        sentence = f"{start} {first['method']}: {_costs(first)}"
         for cost in ("merges", "bytes"):
             least = min(others, key=lambda row: row[cost])
             if least[cost] < first[cost]:
                 sentence += f"; with the fewest {cost} by {least['method']}: {_costs(least)}"
         itself = f" {own[0]['method']} itself: {_costs(own[0])}." if own else ""
-        return [f"{start}{sentence}.{itself}"]
+        return [f"{sentence}.{itself}"]
 
 
 def _costs(row: Mapping[str, Any]) -> str:

@@ -62,8 +62,8 @@ CURVES = "curves"  # the kind of which the page has charts
 STILL = "accuracy"  # the one of these that is a picture, too, for where scripts are off
 STEADY = ("routing", "partition")  # kinds that do not change while a study runs
 GLOSSARY = (
-    "FedSkip-k is FedAvg that averages models only every k-th round; in between each model travels on to "
-    "another client. A merge is such an average, a slot one of the models, a visit one client training a model."
+    "FedSkip-k is FedAvg that averages models only every k-th round. In between, each model travels on to another "
+    "client. Merge: such an average. Slot: one of the travelling models. Visit: one client trains one model."
 )
 LOOK, BEAT = 0.5, 15.0  # seconds between looks at the folder, and between signs of life
 REST = 0.5  # share of the time that a page took, until the next look
@@ -107,39 +107,40 @@ def write_report(
 class Figure(NamedTuple):
     """A figure to draw, if what it shows was measured."""
 
+    results: Results
     place: str  # its heading on the page
     name: str  # of its file
     kind: str  # the function of `Figures`
     words: str  # what it shows
-    draw: Callable[[], Axes]
+    how: Mapping[str, str]  # arguments of that function
+
+    def draw(self) -> Axes:
+        axes: Axes = getattr(self.results.plot, self.kind)(**self.how, axes=new_axes(None))
+        return axes
 
 
 def figures(results: Results) -> list[Figure]:
     """All figures of a study."""
-    drawn = []
-
-    def add(place: str, name: str, kind: str, words: str, **how: str) -> None:
-        function = getattr(results.plot, kind)
-        drawn.append(Figure(place, name, kind, words, lambda: function(**how, axes=new_axes(None))))
-
+    drawn: list[tuple[str, str, str, str, dict[str, str]]] = []
     for setting in results.shown:
         place, words = setting.name, setting.metric.words
         for name, (kind, how, what) in FIGURES.items():
             if name != "clients" or (setting.out / "clients.csv").exists():
                 what = what.format(metric=words)
-                add(place, f"{place}.{name}", kind, what, setting=place, **how)
+                drawn.append((place, f"{place}.{name}", kind, what, {"setting": place} | how))
         for metric in setting.metrics[1:] if not setting.by else ():
             name, what = f"{place}.{metric.column}", f"{metric.words} over rounds"
-            add(place, name, CURVES, what, setting=place, y=metric.column)
+            drawn.append((place, name, CURVES, what, {"setting": place, "y": metric.column}))
     for sweep in sweeps(results):
         for key, short in short_names(sweep.keys).items():
             place, name = f"{sweep.name}: swept values", f"{sweep.name}.sweep-{short}"
-            add(place, name, "sweep", key, setting=sweep.name, parameter=key)
+            drawn.append((place, name, "sweep", key, {"setting": sweep.name, "parameter": key}))
     periods = {label for label in results.labels() if label.startswith("FedSkip-")}
     if len(periods) > 1:
         words = "a score over the rounds from merge to merge"
-        add("periods", "sweep", "sweep", words, parameter="period", score="mean_tail")
-    return drawn
+        how = {"parameter": "period", "score": "mean_tail"}
+        drawn.append(("periods", "sweep", "sweep", words, how))
+    return [Figure(results, *one) for one in drawn]
 
 
 # --- the page ----------------------------------------------------------------------------------------

@@ -50,10 +50,12 @@ FILLED_HISTORY = (*ABOUT, "round", "merges", "bytes_down", "bytes_up", "seconds"
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, csv.Error, yaml.YAMLError)
 RESTORE = "bring back the files as the study wrote them"
 
-# names in titles, where these are not those of the keys
-DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "synthetic": "SYNTHETIC"}
-DATA |= {"femnist": "FEMNIST", "shakespeare": "Shakespeare"}
-PARTITIONS = {"iid": "IID", "natural": "natural partition", "pooled": "pooled data"}
+# names of data, partitions, models and their options, where these are not those of the keys
+NAMES = {
+    "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "synthetic": "SYNTHETIC", "femnist": "FEMNIST",
+    "shakespeare": "SHAKESPEARE", "cnn": "CNN", "resnet50": "ResNet-50", "lstm": "LSTM", "iid": "IID",
+    "natural": "natural partition", "pooled": "pooled data", "dirichlet": "Dirichlet", "beta": "β",
+}  # fmt: skip
 _WORDS = {
     "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R²", "mae": "mean absolute error", "rmse": "RMSE",
 }  # fmt: skip
@@ -160,17 +162,13 @@ class SettingInfo:
     def title(self) -> str:
         """Its name, data, clients and partition: `CIFAR-10, 50 clients, β = 0.5`."""
         data, partition = self.keys.get("data"), self.keys.get("partition")
-        name, kind = named(data), named(partition)
         clients = next(iter(self.divisions.values()), self.keys).get("clients")
+        kind = named(partition)
         if isinstance(partition, dict) and partition.get("kind") == "dirichlet":
             kind = f"β = {partition.get('beta')}"
-        about = [
-            DATA.get(name, name),
-            f"{clients} clients" if clients else "",
-            PARTITIONS.get(kind, kind),
-        ]
-        start = "" if self.name == name else f"{self.name}: "
-        return start + ", ".join(filter(None, about))
+        about = ", ".join(filter(None, (named(data), f"{clients} clients" * bool(clients), kind)))
+        own = NAMES.get(self.name, self.name)
+        return about if about.startswith(own) else f"{self.name}: {about}"
 
     def clients(self, seed: int) -> int:
         """How many clients take part at a seed."""
@@ -186,13 +184,15 @@ def named(value: Any) -> str:
     """A data set, a partition or a model with its options, in one line.
 
     >>> named({"kind": "dirichlet", "beta": 0.5}), named("python:mine.Net")
-    ('dirichlet (beta 0.5)', 'Net')
+    ('Dirichlet (β = 0.5)', 'Net')
     """
     if not isinstance(value, dict):
-        return str(value).rpartition(".")[2]
+        value = {"name": str(value).rpartition(".")[2]}
     tag = next((key for key in ("name", "kind", "file") if key in value), "")
-    options = ", ".join(f"{key} {given}" for key, given in value.items() if key != tag)
-    return f"{value.get(tag, '')} ({options})" if options else str(value.get(tag))
+    name = str(value.get(tag, ""))
+    options = (f"{NAMES.get(k, k)} = {given}" for k, given in value.items() if k != tag)
+    listed = ", ".join(options)
+    return NAMES.get(name, name) + (f" ({listed})" if listed else "")
 
 
 def merge_guesses(parts: Iterable[Facts]) -> Facts:

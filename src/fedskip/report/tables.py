@@ -287,7 +287,15 @@ def closing_table(results: Results, *, costs: bool = True, mark: str = "Bold") -
     scores = [name for name in WORDS if results.table[name].notna().any()]
     if "full_test" in scores and not in_part:
         scores.remove("full_test")  # every evaluation was of all test samples
-    best = {(s.name, n): best_methods(results, s, n) for s in results.compared for n in scores}
+    # where there is a choice; `merged` has no winner: only methods in the middle of a period have it
+    choices = [one.name for one in results.compared if len(results.labels(one.name)) > 1]
+    seeds = {name: results.runs(name)["seed"].nunique() for name in choices}
+    best = {
+        (name, score): leaders(results, name, score)
+        for name in choices
+        for score in scores
+        if seeds[name] >= ENOUGH and score != "merged"
+    }
     last_rounds = results.history.groupby(["setting", "method"])["round"].max()
     rows: list[dict[str, str]] = []
     styles, marked, bracketed = {}, [], False
@@ -309,7 +317,9 @@ def closing_table(results: Results, *, costs: bool = True, mark: str = "Bold") -
         if row["diverged"]:
             styles[len(rows)] = "red"
             cells["diverged"] = f"{row['diverged']} of {row['seeds']}"
-        marked += [(len(rows), WORDS[n][0]) for n in scores if label in best[setting.name, n]]
+        marked += [
+            (len(rows), WORDS[n][0]) for n in scores if label in best.get((setting.name, n), ())
+        ]
         rows.append({"setting": setting.name, "method": label, **cells})
     by = {setting.metric.with_unit(" in %") for setting in results.settings if setting.by}
     title = f"{results.name}, by {' and '.join(sorted(by))}" if by else results.name
@@ -317,12 +327,10 @@ def closing_table(results: Results, *, costs: bool = True, mark: str = "Bold") -
     notes += [caption(results)]
     if scores:
         notes += ["; ".join(f"{WORDS[name][0]}: {WORDS[name][2]}" for name in scores) + "."]
-    groups = [one for one in results.compared if len(results.labels(one.name)) > 1]
-    seeds = [results.runs(one.name)["seed"].nunique() for one in groups]
-    if any(n >= ENOUGH for n in seeds):
+    if any(n >= ENOUGH for n in seeds.values()):
         notes += [f"{mark}: no significant difference from the best (95 % CI includes 0)."]
-    if any(n < ENOUGH for n in seeds):
-        notes += [f"Fewer than five seeds ({min(seeds)} here): the best are not marked."]
+    if any(n < ENOUGH for n in seeds.values()):
+        notes += [f"Fewer than five seeds ({min(seeds.values())} here): the best are not marked."]
     if bracketed:
         notes += ["In brackets: the round of the last evaluation, where it is not the last round."]
     early = results.summary[results.summary["ended"] != ""]
@@ -333,14 +341,6 @@ def closing_table(results: Results, *, costs: bool = True, mark: str = "Bold") -
         notes += [f"{len(early)} of {len(results.summary)} runs ended early, at {span} ({why})."]
     note = "\n".join([*notes, *divergence_notes(results)])
     return _table(title, rows, len(results.compared) > 1, note, marked, styles)
-
-
-def best_methods(results: Results, setting: SettingInfo, score: str) -> list[str]:
-    """The methods to mark as best; none with too few seeds, or where there is no choice."""
-    enough = results.runs(setting.name)["seed"].nunique() >= ENOUGH
-    # `merged` has no winner: only methods in the middle of a period have it
-    choice = score != "merged" and len(results.labels(setting.name)) > 1
-    return leaders(results, setting.name, score) if enough and choice else []
 
 
 def divergence_notes(results: Results) -> Iterator[str]:
