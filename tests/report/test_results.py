@@ -184,6 +184,18 @@ def test_comparisons_and_targets_print_units_and_keep_numbers(tmp_path: Path) ->
     assert "%" not in repr(lower.compare()), "no share"
 
 
+def test_a_setting_has_a_title_as_people_write_it(tmp_path: Path) -> None:
+    def title(name: str, **keys: Any) -> str:
+        return recorded(tmp_path, [], [name], **keys).settings[0].title
+
+    dirichlet = {"kind": "dirichlet", "beta": 0.5}
+    cifar = {"data": {"name": "cifar10"}, "partition": dirichlet}
+    assert title("cifar10", **cifar) == "CIFAR-10, 20 clients, β = 0.5"
+    assert title("CIFAR", **cifar) == "CIFAR: CIFAR-10, 20 clients, β = 0.5"
+    mine = {"data": "python:mine.hearts", "partition": "iid"}
+    assert title("a", **mine) == "a, 20 clients, IID"
+
+
 def test_the_table_as_data(results: Results) -> None:
     table = results.table
     assert table["method"].tolist() == list(SCORES)

@@ -52,7 +52,7 @@ BARS = 100  # of a partition
 CELLS = 400  # of a routing up to which each shows its number
 DECADE = 10.0  # swept values that span more get a logarithmic axis
 SIZE = (6.4, 4.0)  # inches
-WIDTH = 100  # characters of a note that fit above the axes and the legend
+TITLE, WIDTH = 70, 100  # characters of a title and of a note that fit above axes and legend
 GREY = "#767676"
 
 
@@ -589,6 +589,7 @@ def finish(axes: Axes, title: str, notes: Sequence[str], *, legend: bool = True)
     whole = (note.replace(" ", "\xa0") if len(note) < WIDTH else note for note in notes)
     lines = [line.replace("\xa0", " ") for line in wrap("; ".join(whole), WIDTH)]
     pad = 18 + 9 * len(lines[1:])
+    title = "\n".join(wrap(title, TITLE))
     texts = [axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=pad)]
     place: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 7, "color": GREY}
     texts += [axes.text(0, 1.02, "\n".join(lines), **place), axes.xaxis.label, axes.yaxis.label]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import yaml
 
-from fedskip.config.fields import check_name
+from fedskip.config.fields import PYTHON, check_name
 from fedskip.errors import InputError, first_line, how_to_resume, unknown
 from fedskip.methods.grammar import parse
 from fedskip.records.checkpoint import newest, read_notes
@@ -161,14 +161,15 @@ class SettingInfo:
     @property
     def title(self) -> str:
         """Its name, data, clients and partition: `CIFAR-10, 50 clients, β = 0.5`."""
-        data, partition = self.keys.get("data"), self.keys.get("partition")
+        own, partition = NAMES.get(self.name, self.name), self.keys.get("partition")
+        # a Python object has no name of its own
+        data = own if PYTHON in str(self.keys.get("data")) else named(self.keys.get("data"))
         clients = next(iter(self.divisions.values()), self.keys).get("clients")
         kind = named(partition)
         if isinstance(partition, dict) and partition.get("kind") == "dirichlet":
             kind = f"β = {partition.get('beta')}"
-        about = ", ".join(filter(None, (named(data), f"{clients} clients" * bool(clients), kind)))
-        own = NAMES.get(self.name, self.name)
-        return about if about.startswith(own) else f"{self.name}: {about}"
+        about = ", ".join(filter(None, (data, f"{clients} clients" * bool(clients), kind)))
+        return about if own == data.partition(" (")[0] else f"{self.name}: {about}"
 
     def clients(self, seed: int) -> int:
         """How many clients take part at a seed."""
