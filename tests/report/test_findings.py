@@ -30,11 +30,11 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert table.rows[1] == ["MOON", "+2.00", "+2.00 to +2.00", "2", "0", "1.50", "better"]
     [text] = findings.compared
     assert text.startswith(
-        "FedDyn has the highest final accuracy (mean of the last 10 % of rounds): 65.00 ± 35.36. "
+        "FedDyn leads in final accuracy (mean of the last 10 % of rounds): 65.00 ± 35.36 %. "
         "MOON, FedAvg and FedNova are not significantly different from it."
     )
     assert "better: MOON (+2.00 points); worse: FedNova (-10.00 points);" in text
-    assert "no significant difference: FedDyn." in text
+    assert "no significant difference (95 % CI includes 0): FedDyn." in text
     assert "2 seeds are few" in text
     assert Findings(results, "moon").tables["compare"].title.endswith("compared with MOON")
 
@@ -43,7 +43,7 @@ def test_without_fedavg_the_first_is_the_baseline(tmp_path: Path) -> None:
     findings = Findings(recorded(tmp_path, [run("MOON", 0, 0.5), run("FedDyn", 0, 0.6)]))
     assert findings.tables["compare"].rows[0][-1] == "baseline"
     [text] = findings.compared
-    assert text.startswith("FedDyn has the highest final accuracy")
+    assert text.startswith("FedDyn leads in final accuracy")
     assert text.endswith("One seed is not enough to compare with MOON; run at least five.")
 
 

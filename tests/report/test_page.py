@@ -19,16 +19,13 @@ from fedskip.report.combine_studies import combine
 from fedskip.report.figures import look
 from fedskip.report.findings import Findings
 from fedskip.report.page import (
+    Picture,
     Watched,
     charts,
     content,
-    diverged,
     page,
-    provenance,
     script,
     serve,
-    setup,
-    timing,
 )
 from fedskip.report.results import Results
 from studies import curve, recorded, run, study
@@ -105,7 +102,11 @@ def test_the_page_loads_nothing_and_cuts_nothing(tmp_path):
     runs = [run(label, s, 0.5 + s / 10) for label in ("FedAvg", "<b>Mine</b>") for s in (0, 1)]
     results = recorded(tmp_path, [*runs, run("MOON", 0, 0.1, diverged=True)])
     (tmp_path / "study.yaml").write_text("name: demo\nsettings: [{name: a}]")
-    main = content(Findings(results), {"a": [("curves", "words", b"<svg/>")]}, ["a note & more"])
+    main = content(
+        Findings(results),
+        {"a": [Picture("words", "data:image/svg+xml;base64,", True)]},
+        ["a note & more"],
+    )
     text = page("demo & more", main)
     checked = Checked()
     checked.feed(text)
@@ -167,10 +168,16 @@ def test_studies_of_references_alone_and_of_metrics_that_are_not_defined(tmp_pat
 # --- sections ------------------------------------------------------------------------------------------
 
 
+def shown(results):
+    """The page of results that no study has written."""
+    (results.out / "study.yaml").touch()
+    return content(Findings(results), {})
+
+
 def test_the_set_up_at_a_glance(tmp_path):
     keys = {"data": {"name": "synthetic"}, "local": {"epochs": 1, "batch": 8}, "cohort": 4}
     runs = [run("FedAvg", 0, 0.5), run("MOON", 0, 0.6)]
-    table = setup(recorded(tmp_path, runs, methods=["fedavg", "moon"], **keys))
+    table = shown(recorded(tmp_path, runs, methods=["fedavg", "moon"], **keys))
     for name, value in {
         "methods": "fedavg, moon",
         "clients": "20, 4 of them in a round",
@@ -182,7 +189,7 @@ def test_the_set_up_at_a_glance(tmp_path):
 
 def test_the_set_up_has_every_hyper_parameter_that_was_noted(tmp_path):
     results = study(tmp_path / "s", methods="fedavg, moon", rounds=1, seeds=1).run()
-    assert "<td>FedAvg, MOON(mu=1.0, temperature=0.5)</td>" in setup(results)
+    assert "<td>FedAvg, MOON(mu=1.0, temperature=0.5)</td>" in shown(results)
 
 
 def test_runs_that_diverged_say_where(tmp_path):
@@ -191,8 +198,9 @@ def test_runs_that_diverged_say_where(tmp_path):
         "broke_client": 3,
         "broke_slot": 1,
     }
-    assert diverged(recorded(tmp_path, [run("FedAvg", 0, 0.5)])) == ""
-    text = diverged(recorded(tmp_path, [run("FedAvg", 0, 0.5), broke]))
+    title = "Runs that diverged"
+    assert title not in shown(recorded(tmp_path, [run("FedAvg", 0, 0.5)]))
+    _, _, text = shown(recorded(tmp_path, [run("FedAvg", 0, 0.5), broke])).partition(title)
     assert (
         "a.MOON.s0 in round 6, in slot 1 at client 3; its numbers are of the first 5 rounds" in text
     )
@@ -203,11 +211,11 @@ def test_studies_put_together_each_say_where_they_come_from(tmp_path):
     for seed in (0, 1):
         study(tmp_path / str(seed), methods="fedavg", rounds=2, seeds=[seed]).run()
     results, _ = combine([Results.read(tmp_path / str(seed)) for seed in (0, 1)])
-    text = provenance(results)
+    text = content(Findings(results), {})
     for seed in (0, 1):
         assert f"in the folder {seed}." in text
-    assert text.count("<details>") == text.count("Hash of the study: ") == 2
-    assert timing(results).count("<td>1 run</td><td>2 rounds</td>") == 2
+    assert text.count("<details>") - 1 == text.count("Hash of the study: ") == 2
+    assert text.count("<td>1 run</td><td>2 rounds</td>") == 2
 
 
 # --- charts --------------------------------------------------------------------------------------------

@@ -167,6 +167,35 @@ def test_a_target_from_above(tmp_path: Path) -> None:
     assert results.to_target(1.0)["reached"].tolist() == [0, 0]
 
 
+def test_comparisons_and_targets_print_units_and_keep_numbers(tmp_path: Path) -> None:
+    long = "Mine(" + ", ".join(f"option{i}={i}" for i in range(9)) + ")"
+    scores = {"FedAvg": (0.5, 0.6), long: (0.52, 0.6202)}
+    runs = [run(m, s, score) for m, of in scores.items() for s, score in enumerate(of)]
+    rows = [row for r in runs for row in curve(r["method"], r["seed"], {40_000: r["last"]})]
+    results = recorded(tmp_path, runs, rows=rows)
+    compared, targets = results.compare(), results.to_target(0.55)
+    for text in (repr(compared), compared._repr_html_()):
+        assert [words in text for words in (long, "57.0 %", "+2.0 points", "verdict")] == [True] * 4
+        assert "..." not in text
+    assert compared["mean"][1] == pytest.approx(0.5701)
+    assert [words in repr(targets) for words in ("55.0 %", "4.4 MB", "–")] == [True] * 3
+    assert type(compared[compared["wins"] > 0]) is pd.DataFrame
+    lower = by_metric(results, Metric("rmse", higher=False))
+    assert "%" not in repr(lower.compare()), "no share"
+
+
+def test_a_setting_has_a_title_as_people_write_it(tmp_path: Path) -> None:
+    def title(name: str, **keys: Any) -> str:
+        return recorded(tmp_path, [], [name], **keys).settings[0].title
+
+    dirichlet = {"kind": "dirichlet", "beta": 0.5}
+    cifar = {"data": {"name": "cifar10"}, "partition": dirichlet}
+    assert title("cifar10", **cifar) == "CIFAR-10, 20 clients, β = 0.5"
+    assert title("CIFAR", **cifar) == "CIFAR: CIFAR-10, 20 clients, β = 0.5"
+    mine = {"data": "python:mine.hearts", "partition": "iid"}
+    assert title("a", **mine) == "a, 20 clients, IID"
+
+
 def test_the_table_as_data(results: Results) -> None:
     table = results.table
     assert table["method"].tolist() == list(SCORES)

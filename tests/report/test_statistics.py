@@ -199,9 +199,9 @@ def test_the_picture(tmp_path: Path) -> None:
     [line, *_] = axes.get_lines()
     assert list(line.get_ydata()) == pytest.approx([51.0, 71.0, 91.0])
     assert axes.get_ylabel() == "test accuracy (%)"
-    assert axes.texts[0].get_text().startswith("at the best validation score, mean")
+    assert axes.texts[0].get_text().startswith("accuracy by validation (where the")
     assert to_bytes(axes, "svg").startswith(b"<?xml")
-    assert results.plot.sweep("lr", score="best").texts[0].get_text().startswith("best, mean")
+    assert results.plot.sweep("lr", score="best").texts[0].get_text().startswith("best accuracy")
     with pytest.raises(InputError, match="sweep is not known"):
         results.plot.sweep("lr", setting="b")
     with pytest.raises(InputError, match="score is not known"):

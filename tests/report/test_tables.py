@@ -86,7 +86,7 @@ def test_the_best_are_marked_with_five_seeds(table: Show) -> None:
     assert marked == [True, True, False, False]
     few = table([one for one in runs if one["seed"] < 4], color=True)
     assert BOLD not in few
-    assert "fewer than five seeds (4 here)" in " ".join(few.split())
+    assert "Fewer than five seeds (4 here)" in " ".join(few.split())
 
 
 def test_a_reference_takes_no_part(table: Show) -> None:
@@ -118,7 +118,7 @@ def test_other_metrics_are_no_percentages(table: Show, tmp_path: Path) -> None:
     results = recorded(tmp_path, runs)
     shown = closing_table(by_metric(results, Metric("rmse", higher=False)))
     assert {row for row, _ in shown.best} == {1}, "lower is better"
-    assert "the lowest of a run" in shown.note
+    assert "the best evaluation of a run" in shown.note
     assert "%" not in shown.note.replace("10%", "").replace("10 %", "").replace("95 %", "")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from math import log
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from fedskip.report import FORMATS
 from fedskip.report.heatmap import paint
 from fedskip.report.results import Metric, Results, SettingInfo
 from fedskip.report.statistics import SCORE_OF, best_setting, find_sweep, is_number, value_at
+from fedskip.report.tables import WORDS
 from fedskip.rng import key
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ COLUMNS = {
     "slot_accuracy": ("test {metric} of single slots", False),
 }
 ACROSS = {"round": "round", "merges": "merges", "bytes": "sent, both ways (MB)"}  # for the x axis
-SHORT = {"mean_tail": "mean of the last 10 % of rounds", "best_val": "at the best validation score"}
 MANY = 100  # evaluations of a run from which on lines are smoothed
 POINTS = 150  # of a smoothed line
 OUTLIER = 20.0  # a line this many times above the others leaves the picture
@@ -52,7 +52,7 @@ BARS = 100  # of a partition
 CELLS = 400  # of a routing up to which each shows its number
 DECADE = 10.0  # swept values that span more get a logarithmic axis
 SIZE = (6.4, 4.0)  # inches
-WIDTH = 100  # characters of a note that fit above the axes and the legend
+TITLE, WIDTH = 70, 100  # characters of a title and of a note that fit above axes and legend
 GREY = "#767676"
 
 
@@ -103,7 +103,7 @@ class Figures:
             axes.yaxis.set_minor_formatter("")  # which takes longer than all the rest
         if shown.limits is not None:
             axes.set_ylim(*shown.limits)
-        return finish(axes, info.name, shown.notes)
+        return finish(axes, info.title, shown.notes)
 
     def bytes(self, setting: str | None = None, **how: Any) -> Axes:
         """The metric against the bytes sent."""
@@ -135,69 +135,83 @@ class Figures:
         """
         if score is not None and score not in self.results.summary.columns:
             raise unknown("score", score, self.results.summary.columns)
-        axes = axes or new_axes()
-        if found := find_sweep(self.results, parameter, setting):
-            return self._over_key(*found, score, axes)
-        return self._over_methods(parameter or "period", score or "best", axes)
-
-    def _over_key(self, sweep: Sweep, key: str, score: str | None, axes: Axes) -> Axes:
-        """A line for each method; other swept keys are at the method's best values."""
-        values, metric = sweep.values(key), sweep.settings[0].metric
-        numbers = all(map(is_number, values))
-        values = sorted(values) if numbers else values
-        places = values if numbers else list(range(len(values)))
-        score = score or SCORE_OF[sweep.by]
-        for label in sweep.labels(self.results):
-            points = {}
-            for value, place in zip(values, places, strict=True):
-                among = [one for one in sweep.settings if value_at(one.keys, key) == value]
-                best = best_setting(self.results, sweep, label, among)
-                if best:
-                    points[place] = self.results.scores(best[0].name, label, score)
-            _error_bars(axes, points, metric.factor, label)
+        found = find_sweep(self.results, parameter, setting)
+        swept = (
+            self._over_key(*found, score)
+            if found
+            else self._over_methods(parameter, score or "best")
+        )
+        axes, metric = axes or new_axes(), swept.metric
+        several = not found and len(self.results.compared) > 1  # settings: each has its own colour
+        for label, like, scores in swept.lines:
+            points = {x: metric.factor * of for x, of in scores.items() if of.notna().any()}
+            style = look(like)
+            if points:
+                axes.errorbar(
+                    list(points), [of.mean() for of in points.values()],
+                    yerr=[np.nan_to_num(of.std()) for of in points.values()], fmt=style.line,
+                    color=None if several else style.colour, marker=style.marker,
+                    markersize=4, capsize=3, linewidth=1.4, label=legend_label(label),
+                )  # fmt: skip
         if not axes.has_data():
-            raise InputError("parameter", "has no results yet", key)
-        if numbers and min(values) > 0 and max(values) >= DECADE * min(values):
+            raise InputError("parameter", "has no results yet", swept.axis)
+        if found and 0 < DECADE * min(swept.ticks) <= max(swept.ticks):
             axes.set_xscale("log")
             axes.minorticks_off()
-        axes.set_xticks(places, [value_text(value) for value in values])
-        axes.set(xlabel=key, ylabel=f"test {metric.with_unit()}")
-        others = [other for other in sweep.keys if other != key]
-        notes = [f"{SHORT.get(score, score)}, mean ± standard deviation over seeds"]
-        if others:
-            notes.append(f"{', '.join(short_names(others).values())} at each method's best")
-            notes += ["best chosen on the test set"] if sweep.by == "test" else []
-        return finish(axes, sweep.name, [*notes, *sweep.settings[0].remarks])
+        axes.set_xticks(list(swept.ticks), list(swept.ticks.values()))
+        axes.set(xlabel=swept.axis, ylabel=f"test {metric.with_unit()}")
+        _, name, meaning = WORDS.get(swept.score, ("", swept.score, "as in summary.csv"))
+        note = f"{name.format(metric.words)} ({meaning}), mean ± standard deviation over seeds"
+        return finish(axes, swept.title, [note, *swept.notes])
 
-    def _over_methods(self, parameter: str, score: str, axes: Axes) -> Axes:
+    def _over_key(self, sweep: Sweep, key: str, score: str | None) -> Swept:
+        """A line for each method; other swept keys are at the method's best values."""
+        values, first = sweep.values(key), sweep.settings[0]
+        numbers = all(map(is_number, values))
+        values = sorted(values) if numbers else values
+        ticks = {v if numbers else i: value_text(v) for i, v in enumerate(values)}
+        score, lines = score or SCORE_OF[sweep.by], []
+        for label in sweep.labels(self.results):
+            points = {}
+            for value, place in zip(values, ticks, strict=True):
+                among = [one for one in sweep.settings if value_at(one.keys, key) == value]
+                if best := best_setting(self.results, sweep, label, among):
+                    points[place] = self.results.scores(best[0].name, label, score)
+            lines.append((label, label, points))
+        others = short_names([other for other in sweep.keys if other != key]).values()
+        notes = [f"{', '.join(others)} at each method's best"] if others else []
+        notes += ["best chosen on the test set"] if others and sweep.by == "test" else []
+        notes += first.remarks
+        return Swept(sweep.name, first.metric, score, key, ticks, lines, notes)
+
+    def _over_methods(self, parameter: str | None, score: str) -> Swept:
         """A line for each kind of method and setting, over a hyper-parameter of methods."""
-        metric, several = self._setting(None).metric, len(self.results.compared) > 1
-        ticks: set[float] = set()
-        for info in self.results.compared:
+        results, parameter = self.results, parameter or "period"
+        over_periods, several = parameter == "period", len(results.compared) > 1
+        metric, lines = self._setting(None).metric, []
+        for info in results.compared:
             kinds: dict[str, dict[float, pd.Series]] = {}
-            for label in self.results.labels(info.name):
-                period = self.results.runs(info.name, label)["period"].iloc[0]
+            for label in results.labels(info.name):
+                period = results.runs(info.name, label)["period"].iloc[0]
                 point = hyper_parameter(label, period, parameter)
-                scores = self.results.scores(info.name, label, score)
+                scores = results.scores(info.name, label, score)
                 if point and scores.notna().any():
                     kinds.setdefault(point[0], {})[point[1]] = scores
-            for title, points in kinds.items():
+            for kind, points in kinds.items():
                 if len(points) > 1:
-                    called = f"{title}, {info.name}" if several else title
-                    as_label = "FedSkip-7" if parameter == "period" else title
-                    some = dict(sorted(points.items()))
-                    _error_bars(axes, some, metric.factor, as_label, called, coloured=not several)
-                    ticks |= points.keys()
-        if not axes.has_data():
+                    called, some = (
+                        f"{kind}, {info.name}" if several else kind,
+                        sorted(points.items()),
+                    )
+                    style = "FedSkip-7" if over_periods else kind
+                    lines.append((called, style, dict(some)))
+        if not lines:
             fix = "run a grid such as fedskip(period=[3,5,7])"
             raise InputError("parameter", "has no two values in this study", parameter, fix)
-        axes.set_xticks(sorted(ticks), [f"{value:g}" for value in sorted(ticks)])
-        over_periods = parameter == "period"
-        axes.set(xlabel="Δ, rounds from merge to merge" if over_periods else parameter)
-        axes.set_ylabel(f"test {metric.with_unit()}")
-        notes = [f"{SHORT.get(score, score)}, mean ± standard deviation over seeds"]
-        notes += ["Δ = 1 is FedAvg"] if over_periods else []
-        return finish(axes, self.results.name, [*notes, *self.results.remarks])
+        ticks = {x: f"{x:g}" for x in sorted({x for *_, points in lines for x in points})}
+        axis = "Δ, rounds from merge to merge" if over_periods else parameter
+        notes = [*(["Δ = 1 is FedAvg"] if over_periods else []), *results.remarks]
+        return Swept(results.name, metric, score, axis, ticks, lines, notes)
 
     # --- clients and data ----------------------------------------------------------------------------
 
@@ -222,7 +236,7 @@ class Figures:
         name = f"test {metric.words} of a client" + " (%)" * metric.percent
         axes.set(xlabel="clients, from the worst to the best (%)", ylabel=name)
         notes = [f"mean of {rows['seed'].nunique()} seeds", *info.remarks]
-        return finish(axes, info.name, notes)
+        return finish(axes, info.title, notes)
 
     def routing(
         self,
@@ -265,7 +279,7 @@ class Figures:
         axes.set(xlabel="round", ylabel="slot")
         axes.locator_params("both", integer=True)
         note = f"{label}, seed {seed}; {'numbers' if legible else 'colours'} are clients; orange: {len(merges)} merges"
-        return finish(axes, info.name, [note, *info.remarks], legend=False)
+        return finish(axes, info.title, [note, *info.remarks], legend=False)
 
     def partition(
         self, setting: str | None = None, *, seed: int | None = None, axes: Axes | None = None
@@ -304,7 +318,7 @@ class Figures:
                 axes.fill_between(some, sizes[some], color=colour, step="post", linewidth=0)
             axes.set(xlabel="client, from the largest", ylabel="training samples")
         notes = [f"{counts.shape[1]} clients, seed {seed}", *info.remarks]
-        return finish(axes, info.name, notes, legend=False)
+        return finish(axes, info.title, notes, legend=False)
 
     def _setting(self, name: str | None) -> SettingInfo:
         """The setting of that name, or the first that is compared; one without results is refused."""
@@ -316,20 +330,17 @@ class Figures:
         raise unknown("setting", name or "", [setting.name for setting in self.results.compared])
 
 
-def _error_bars(
-    axes: Axes, points: Mapping[float, pd.Series], factor: float, label: str, called: str = "",
-    *, coloured: bool = True,
-) -> None:  # fmt: skip
-    """A line of means over seeds with their standard deviations, in the style of `label`."""
-    points = {x: factor * scores for x, scores in points.items() if scores.notna().any()}
-    if points:
-        style = look(label)
-        axes.errorbar(
-            list(points), [scores.mean() for scores in points.values()],
-            yerr=[np.nan_to_num(scores.std()) for scores in points.values()], fmt=style.line,
-            color=style.colour if coloured else None, marker=style.marker, markersize=4, capsize=3,
-            linewidth=1.4, label=legend_label(called or label),
-        )  # fmt: skip
+class Swept(NamedTuple):
+    """All that a figure of scores over a hyper-parameter shows."""
+
+    title: str
+    metric: Metric
+    score: str
+    axis: str
+    ticks: Mapping[float, str]
+    # label, the method whose look a line has, and scores by seed and value
+    lines: Sequence[tuple[str, str, Mapping[float, pd.Series]]]
+    notes: Sequence[str]
 
 
 def hyper_parameter(label: str, period: str, parameter: str) -> tuple[str, float] | None:
@@ -376,10 +387,13 @@ def curves(results: Results, setting: SettingInfo, y: str, smooth: int | None = 
         smooth = max(2, setting.rounds // 50) if evaluations >= MANY else 0
     lines: dict[str, pd.DataFrame] = {}
     left_out: list[str] = []
+    lost: list[str] = []
     for label in results.labels(setting.name):
         runs, rows = results.runs(setting.name, label), results.rows(setting.name, label)
         diverged = runs["run"][runs["diverged"]]
-        if 0 < len(diverged) < len(runs):
+        if len(diverged) == len(runs):
+            lost.append(label)
+        elif len(diverged):
             left_out.append(f"{label} ({len(diverged)} of {len(runs)})")
             rows = rows[~rows["run"].isin(diverged)]
         line = mean_line(rows, y, smooth, factor)
@@ -397,6 +411,7 @@ def curves(results: Results, setting: SettingInfo, y: str, smooth: int | None = 
         **dict.fromkeys(setting.remarks, True),
         "not finished": not results.finished,
         f"without runs that diverged: {', '.join(left_out)}": bool(left_out),
+        f"all runs diverged: {', '.join(lost)}": bool(lost),
         "a line ends where the first of its runs ended": bool((runs["ended"] != "").any()),
         leave: bool(outliers),
         f"smoothed over {smooth} rounds": bool(smooth),
@@ -574,6 +589,7 @@ def finish(axes: Axes, title: str, notes: Sequence[str], *, legend: bool = True)
     whole = (note.replace(" ", "\xa0") if len(note) < WIDTH else note for note in notes)
     lines = [line.replace("\xa0", " ") for line in wrap("; ".join(whole), WIDTH)]
     pad = 18 + 9 * len(lines[1:])
+    title = "\n".join(wrap(title, TITLE))
     texts = [axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=pad)]
     place: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 7, "color": GREY}
     texts += [axes.text(0, 1.02, "\n".join(lines), **place), axes.xaxis.label, axes.yaxis.label]

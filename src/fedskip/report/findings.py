@@ -26,16 +26,14 @@ from fedskip.report.statistics import (
 )
 from fedskip.report.tables import (
     ENOUGH,
+    WORDS,
     TextTable,
     best_values_table,
-    best_word,
     closing_table,
     comparison_table,
     count,
     difference,
-    explanation,
     listed,
-    name_of,
     score,
     size,
     spread,
@@ -130,24 +128,23 @@ class Findings:
             apart = f" ({difference(row['difference'], setting.metric)}{points})"
             name = row["method"] + (apart if row["verdict"] in (BETTER, WORSE) else "")
             by_verdict.setdefault(row["verdict"], []).append(name)
-        one_seed = by_verdict.pop(ONE_SEED, None)
-        order = sorted(by_verdict, key=lambda verdict: {BETTER: 0, WORSE: 1}.get(verdict, 2))
-        parts = "; ".join(
-            f"{verdict}: {listed(by_verdict[verdict])}"
-            if verdict in (BETTER, WORSE, OPEN, NO_SEED)
-            else "; ".join(f"{name} {verdict}" for name in by_verdict[verdict])
-            for verdict in order
-        )
-        seeds, number = max(row["n"] for row in others), count(len(others), "comparison")
-        sentences = [self._best(setting)]
+        one_seed, sentences = by_verdict.pop(ONE_SEED, None), [self._best(setting)]
+        whole = {
+            BETTER: BETTER,
+            WORSE: WORSE,
+            OPEN: f"{OPEN} (95 % CI includes 0)",
+            NO_SEED: NO_SEED,
+        }
+        parts = [f"{w}: {listed(by_verdict.pop(v))}" for v, w in whole.items() if v in by_verdict]
+        parts += [f"{name} {verdict}" for verdict, names in by_verdict.items() for name in names]
         if parts:
-            sentences.append(f"Compared with {self.baseline}: {parts}.")
+            sentences.append(f"Compared with {self.baseline}: {'; '.join(parts)}.")
+        seeds, number = max(row["n"] for row in others), count(len(others), "comparison")
         if seeds > 1:
-            about = f"95 % CI of paired differences, {seeds} seeds, {number} without correction"
-            sentences.append(f"({about}.)")
+            sentences.append(f"(Paired differences, {seeds} seeds, {number} without correction.)")
         if one_seed:
-            start_again = f"One seed is not enough to compare with {self.baseline}"
-            sentences.append(f"{start_again}; run at least five.")
+            alone = f"One seed is not enough to compare with {self.baseline}"
+            sentences.append(f"{alone}; run at least five.")
         elif 1 < seeds < ENOUGH:
             sentences.append(f"{seeds} seeds are few: run at least five before you rely on this.")
         return [start + " ".join(filter(None, sentences))]
@@ -162,8 +159,8 @@ class Findings:
         sign = -1 if metric.higher else 1
         first, *others = sorted(best, key=lambda label: sign * scores[label].mean())
         mean = spread(scores[first].mean(), scores[first].std(), metric)
-        name = f"{name_of(self.score, metric)} ({explanation(self.results, self.score)})"
-        sentence = f"{first} has the {best_word([metric])} {name}: {mean}."
+        _, name, meaning = WORDS[self.score]
+        sentence = f"{first} leads in {name.format(metric.words)} ({meaning}): {mean}{' %' * metric.percent}."
         if others:
             verb = "is" if len(others) == 1 else "are"
             sentence += f" {listed(others)} {verb} not significantly different from it."
@@ -185,14 +182,19 @@ class Findings:
         if not others:
             return [f"{start}No other method reaches {goal} at every seed."]
         first = min(others, key=lambda row: row["rounds"])
-        when = "as late" if own and first["rounds"] >= own[0]["rounds"] else "first"
-        sentence = f"{goal} is reached {when} by {first['method']}: {_costs(first)}"
+        earlier = not own or first["rounds"] < own[0]["rounds"]
+        start += (
+            f"{goal} is reached first by"
+            if earlier
+            else f"No other method reaches {goal} earlier; next is"
+        )
+        sentence = f"{start} {first['method']}: {_costs(first)}"
         for cost in ("merges", "bytes"):
             least = min(others, key=lambda row: row[cost])
             if least[cost] < first[cost]:
                 sentence += f"; with the fewest {cost} by {least['method']}: {_costs(least)}"
         itself = f" {own[0]['method']} itself: {_costs(own[0])}." if own else ""
-        return [f"{start}{sentence}.{itself}"]
+        return [f"{sentence}.{itself}"]
 
 
 def _costs(row: Mapping[str, Any]) -> str:

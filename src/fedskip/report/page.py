@@ -15,11 +15,11 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fedskip.config import RECORD
 from fedskip.config.study import short_names
@@ -29,7 +29,7 @@ from fedskip.files import write_bytes, write_text
 from fedskip.records.folder import Facts
 from fedskip.report.figures import ACROSS, curves, drawable, look, new_axes, to_bytes
 from fedskip.report.findings import Findings
-from fedskip.report.results import Results, SettingInfo
+from fedskip.report.results import Results, SettingInfo, named
 from fedskip.report.statistics import sweeps
 from fedskip.report.tables import (
     DIVERGED_HELP,
@@ -43,12 +43,10 @@ from fedskip.report.tables import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from jinja2 import Template
     from matplotlib.axes import Axes
 
 log = logging.getLogger(__name__)
-
-# by their heading: kind, description, and an SVG
-Pictures = dict[str, list[tuple[str, str, bytes]]]
 
 # name of a file -> a function of `Figures`, its arguments, and a description
 FIGURES: dict[str, tuple[str, dict[str, str], str]] = {
@@ -64,8 +62,8 @@ CURVES = "curves"  # the kind of which the page has charts
 STILL = "accuracy"  # the one of these that is a picture, too, for where scripts are off
 STEADY = ("routing", "partition")  # kinds that do not change while a study runs
 GLOSSARY = (
-    "FedSkip-k is FedAvg that averages models only every k-th round; in between each model travels on to "
-    "another client. A merge is such an average, a slot one of the models, a visit one client training a model."
+    "FedSkip-k is FedAvg that averages models only every k-th round. In between, each model travels on to another "
+    "client. Merge: such an average. Slot: one of the travelling models. Visit: one client trains one model."
 )
 LOOK, BEAT = 0.5, 15.0  # seconds between looks at the folder, and between signs of life
 REST = 0.5  # share of the time that a page took, until the next look
@@ -101,7 +99,7 @@ def write_report(
         file = picture if form == "svg" else to_bytes(axes, form)
         write_bytes(to / "figures" / f"{figure.name}.{form}", file)
         if figure.kind != CURVES or figure.name.endswith(f".{STILL}"):
-            pictures.setdefault(figure.place, []).append((figure.kind, figure.words, picture))
+            pictures.setdefault(figure.place, []).append(Picture.of(figure, picture))
     main = content(findings or Findings(results), pictures, remarks)
     write_text(to / "report.html", page(results.name, main))
 
@@ -109,39 +107,40 @@ def write_report(
 class Figure(NamedTuple):
     """A figure to draw, if what it shows was measured."""
 
+    results: Results
     place: str  # its heading on the page
     name: str  # of its file
     kind: str  # the function of `Figures`
     words: str  # what it shows
-    draw: Callable[[], Axes]
+    how: Mapping[str, str]  # arguments of that function
+
+    def draw(self) -> Axes:
+        axes: Axes = getattr(self.results.plot, self.kind)(**self.how, axes=new_axes(None))
+        return axes
 
 
 def figures(results: Results) -> list[Figure]:
     """All figures of a study."""
-    drawn = []
-
-    def add(place: str, name: str, kind: str, words: str, **how: str) -> None:
-        function = getattr(results.plot, kind)
-        drawn.append(Figure(place, name, kind, words, lambda: function(**how, axes=new_axes(None))))
-
+    drawn: list[tuple[str, str, str, str, dict[str, str]]] = []
     for setting in results.shown:
         place, words = setting.name, setting.metric.words
         for name, (kind, how, what) in FIGURES.items():
             if name != "clients" or (setting.out / "clients.csv").exists():
                 what = what.format(metric=words)
-                add(place, f"{place}.{name}", kind, what, setting=place, **how)
+                drawn.append((place, f"{place}.{name}", kind, what, {"setting": place} | how))
         for metric in setting.metrics[1:] if not setting.by else ():
             name, what = f"{place}.{metric.column}", f"{metric.words} over rounds"
-            add(place, name, CURVES, what, setting=place, y=metric.column)
+            drawn.append((place, name, CURVES, what, {"setting": place, "y": metric.column}))
     for sweep in sweeps(results):
         for key, short in short_names(sweep.keys).items():
             place, name = f"{sweep.name}: swept values", f"{sweep.name}.sweep-{short}"
-            add(place, name, "sweep", key, setting=sweep.name, parameter=key)
+            drawn.append((place, name, "sweep", key, {"setting": sweep.name, "parameter": key}))
     periods = {label for label in results.labels() if label.startswith("FedSkip-")}
     if len(periods) > 1:
         words = "a score over the rounds from merge to merge"
-        add("periods", "sweep", "sweep", words, parameter="period", score="mean_tail")
-    return drawn
+        how = {"parameter": "period", "score": "mean_tail"}
+        drawn.append(("periods", "sweep", "sweep", words, how))
+    return [Figure(results, *one) for one in drawn]
 
 
 # --- the page ----------------------------------------------------------------------------------------
@@ -177,124 +176,105 @@ def content(
     findings: Findings, pictures: Pictures, remarks: Sequence[str] = (), *, stamp: str = ""
 ) -> str:
     """All that a page shows, as HTML. `stamp`: its version, where a server keeps it up to date."""
-    results = findings.results
+    results, numbers = findings.results, charts(findings.results)
     marks = [] if results.finished else ["Not finished: these are the numbers so far."]
     marks += [f"{one.name}, {remark}." for one in results.settings for remark in one.remarks]
-    verdict = [*findings.sentences(), *findings.warnings, *remarks]
-    parts = [
-        f"<h1>{html.escape(results.name)}</h1>{paragraphs(marks, 'mark')}",
-        f'<div class="verdict">{paragraphs(verdict)}</div>' if verdict else "",
-        f"<h2>Set-up</h2>{setup(results)}",
-        f"<h2>Results</h2>{wide(findings.closing.html())}",
-        paragraphs([*findings.closing.note.splitlines(), GLOSSARY], "dim"),
+    titles = {one.name: one.title for one in results.shown}
+    charted = [*titles] if numbers else []
+    places = [
+        (place, titles.get(place, place), place in charted, pictures.get(place, ()))
+        for place in dict.fromkeys([*charted, *pictures])
     ]
-    for table in findings.further:
-        parts.append(f"<h2>{html.escape(table.title)}</h2>{wide(table.html())}")
-    for table in findings.tables.values():
-        parts.append(f"<h2>{html.escape(table.title)}</h2>{wide(table.html())}")
-        parts.append(paragraphs([table.note], "dim"))
-    numbers = charts(results)
-    charted = [setting.name for setting in results.shown] if numbers else []
-    for place in dict.fromkeys([*charted, *pictures]):
-        name = html.escape(place)
-        chart = f'<div data-chart="{name}"></div>' if place in charted else ""
-        images = "".join(_image(place, *picture) for picture in pictures.get(place, []))
-        parts.append(f'<h2>{name}</h2>{chart}<div class="figures">{images}</div>')
-    parts += [diverged(results), timing(results), all_keys(results), provenance(results)]
-    data = f'<script type="application/json" id="numbers">{numbers}</script>' if numbers else ""
-    return f'<main data-stamp="{stamp}">{"".join(parts)}{data}</main>'
+    keys = (
+        {key: value for key, value in setting.keys.items() if key != RECORD}
+        for setting in results.settings
+    )
+    names = [setting.name for setting in results.settings]
+    return template().render(
+        results=results, findings=findings, stamp=stamp, marks=marks, glossary=GLOSSARY,
+        verdict=[*findings.sentences(), *findings.warnings, *remarks], setup=setup(results),
+        places=places, diverged=diverged_runs(results), help=DIVERGED_HELP, timing=timing(results),
+        keys=side_by_side(names, map(flatten, keys)), provenance=provenance(results), numbers=numbers,
+    )  # fmt: skip
 
 
-def _image(place: str, kind: str, words: str, picture: bytes) -> str:
-    """A picture that is part of the page: an SVG with a decimal for each number, and no metadata."""
-    text = re.sub(rb"<metadata>.*?</metadata>", b"", picture, flags=re.DOTALL)
-    text = re.sub(rb"(?<![\w.#])-?\d+\.\d{2,}", lambda found: b"%.1f" % float(found[0]), text)
-    text = re.sub(rb' transform="rotate\(-0 [^"]*"', b"", text)
-    text = re.sub(rb"\s*\n\s*", b"\n", text).replace(b"\nL ", b"L")
-    source = f"data:image/svg+xml;base64,{base64.b64encode(text).decode()}"
-    still = " class=still" if kind == CURVES else ""
-    return f'<figure{still}><img alt="{html.escape(f"{place}: {words}")}" src="{source}"></figure>'
+@cache
+def template() -> Template:
+    """The content of a page, with places for what it shows."""
+    from jinja2 import Template
+
+    text = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+    made: Template = Template(text, autoescape=True)
+    return made
 
 
-def paragraphs(lines: Iterable[str], kind: str = "") -> str:
-    start = f"<p class={kind}>" if kind else "<p>"
-    return "".join(f"{start}{html.escape(line)}</p>" for line in lines)
+class Picture(NamedTuple):
+    """A figure as the page shows it."""
+
+    words: str
+    source: str  # a data URL
+    still: bool  # only where scripts are off
+
+    @classmethod
+    def of(cls, figure: Figure, svg: bytes) -> Self:
+        """An SVG with a decimal for each number, and no metadata."""
+        text = re.sub(rb"<metadata>.*?</metadata>", b"", svg, flags=re.DOTALL)
+        text = re.sub(rb"(?<![\w.#])-?\d+\.\d{2,}", lambda found: b"%.1f" % float(found[0]), text)
+        text = re.sub(rb' transform="rotate\(-0 [^"]*"', b"", text)
+        text = re.sub(rb"\s*\n\s*", b"\n", text).replace(b"\nL ", b"L")
+        source = f"data:image/svg+xml;base64,{base64.b64encode(text).decode()}"
+        return cls(f"{figure.place}: {figure.words}", source, figure.kind == CURVES)
 
 
-def wide(table: str) -> str:
-    """A table that scrolls sideways where the screen is narrow."""
-    return f'<div class="wide">{table}</div>'
-
-
-def grid(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], kind: str = "keys") -> str:
-    """A table of text whose rows have names; the cells of one of `keys` may take several lines."""
-    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    body = [
-        f"<tr><th>{html.escape(name)}</th>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
-        for name, cells in rows
-    ]
-    start = f"<thead><tr><th></th>{top}</tr></thead>" if head else ""
-    return wide(f"<table class={kind}>{start}<tbody>{''.join(body)}</tbody></table>")
+Pictures = dict[str, list[Picture]]  # by their heading
 
 
 # --- its sections --------------------------------------------------------------------------------------
 
 
-def setup(results: Results) -> str:
+class Columns(NamedTuple):
+    """Facts by name, with a column for each setting."""
+
+    names: Sequence[str]  # of the settings
+    rows: Sequence[tuple[str, Sequence[str]]]
+
+
+def side_by_side(names: Sequence[str], facts: Iterable[Mapping[str, Any]]) -> Columns:
+    """The facts of settings; a dash where one has no such fact."""
+    all_facts = list(facts)
+    keys = dict.fromkeys(key for one in all_facts for key in one)
+    return Columns(names, [(key, [str(one.get(key, NONE)) for one in all_facts]) for key in keys])
+
+
+def setup(results: Results) -> Columns:
     """The settings at a glance; every key stands at the end of the page."""
-    rows: dict[str, list[str]] = {}
+    facts = []
     for setting in results.shown:
         keys, local = setting.keys, setting.keys.get("local", {})
         division: Facts = next(iter(setting.divisions.values()), {})
         clients = division.get("clients", keys.get("clients"))
         parameters = setting.noted.get("parameters")
         seeds = sorted(results.runs(setting.name)["seed"].unique())
-        facts = {
+        facts.append({
             "methods": ", ".join(setting.methods),
             "data": named(keys.get("data")),
             "training samples": f"{division['train']:,}" if "train" in division else NONE,
             "partition": named(keys.get("partition")),
             "clients": f"{clients}, {keys.get('cohort')} of them in a round",
             "model": named(keys.get("model")) + (f", {parameters:,} numbers" if parameters else ""),
-            "a visit": f"{count(local.get('epochs'), 'epoch')} of SGD in batches of {local.get('batch')}, rate "
-            f"{local.get('lr')}, momentum {local.get('momentum')}, weight decay {local.get('weight_decay')}",
+            "client update": f"{count(local.get('epochs'), 'epoch')} of SGD in batches of {local.get('batch')}, "
+            f"learning rate {local.get('lr')}, momentum {local.get('momentum')}, weight decay {local.get('weight_decay')}",
             "rounds": f"{setting.rounds:,}",
             "metrics": f"{listed([one.words for one in setting.metrics])}, on {test_samples([setting])}",
             "seeds": ", ".join(map(str, seeds)),
-        }
-        for name, value in facts.items():
-            rows.setdefault(name, []).append(value)
+        })  # fmt: skip
     names = [setting.name for setting in results.shown]
-    return grid(names if len(names) > 1 else [], rows.items())
+    return side_by_side(names if len(names) > 1 else [], facts)
 
 
-def named(value: Any) -> str:
-    """A data set, a partition or a model with its options, in one line.
-
-    >>> named({"kind": "dirichlet", "beta": 0.5}), named("python:mine.Net")
-    ('dirichlet (beta 0.5)', 'Net')
-    """
-    if not isinstance(value, dict):
-        return str(value).rpartition(".")[2]
-    tag = next((key for key in ("name", "kind", "file") if key in value), "")
-    options = ", ".join(f"{key} {given}" for key, given in value.items() if key != tag)
-    return f"{value.get(tag, '')} ({options})" if options else str(value.get(tag))
-
-
-def diverged(results: Results) -> str:
-    """The runs that diverged, where, and what their numbers are of."""
-    lines = [
-        f"{row['run']} {row['where']}; its numbers are of the first {row['rounds']} rounds"
-        for row in diverged_runs(results)
-    ]
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    title = "<h2>Runs that diverged</h2>"
-    return f"{title}<ul>{items}</ul>{paragraphs([DIVERGED_HELP])}" if lines else ""
-
-
-def timing(results: Results) -> str:
+def timing(results: Results) -> list[tuple[str, Sequence[str]]]:
     """How long each setting took, how fast it went, and on what."""
-    rows = []
+    rows: list[tuple[str, Sequence[str]]] = []
     for study in results.studies or (results,):
         for setting in study.settings:
             runs, history = study.runs(setting.name), study.rows(setting.name)
@@ -303,31 +283,17 @@ def timing(results: Results) -> str:
             visits = int(runs["rounds"].sum()) * int(setting.keys.get("cohort") or 0)
             machine = setting.noted.get("machine") or {}
             facts = [machine.get(name) for name in ("device_name", "engine", "precision")]
-            speed = f"{visits / seconds:,.0f} visits a second" if seconds else NONE
-            cells = [count(len(runs), "run"), f"{rounds:,} rounds", clock(seconds), speed]
-            folder = f" ({study.out.resolve().name})" if results.studies else ""
             where = ", ".join(str(fact) for fact in facts if fact) or "an unknown machine"
-            rows.append((f"{setting.name}{folder}", [*cells, where]))
-    head = ["runs", "rounds", "time (h:min:s)", "speed", "machine"]
-    note = "A visit is one client training one model; the time includes evaluation and checkpoints."
-    return f"<h2>Time and speed</h2>{grid(head, rows, 'facts')}{paragraphs([note], 'dim')}"
+            speed = f"{visits / seconds:,.0f} visits a second" if seconds else NONE
+            folder = f" ({study.out.resolve().name})" if results.studies else ""
+            cells = (count(len(runs), "run"), f"{rounds:,} rounds", clock(seconds), speed, where)
+            rows.append((f"{setting.name}{folder}", cells))
+    return rows
 
 
-def all_keys(results: Results) -> str:
-    """Every key of every setting."""
-    flat = [
-        flatten({key: value for key, value in setting.keys.items() if key != RECORD})
-        for setting in results.settings
-    ]
-    keys = list(dict.fromkeys(key for one in flat for key in one))
-    rows = [(key, [str(one.get(key, NONE)) for one in flat]) for key in keys]
-    table = grid([setting.name for setting in results.settings], rows)
-    return f"<details><summary>Every key of every setting</summary>{table}</details>"
-
-
-def provenance(results: Results) -> str:
+def provenance(results: Results) -> list[dict[str, Any]]:
     """Of every study: its folder, versions, hash, the command that repeats it, and study.yaml."""
-    parts = []
+    sources = []
     for study in results.studies or (results,):
         record = study.record
         state = "." if study.finished else ": not finished."
@@ -345,12 +311,12 @@ def provenance(results: Results) -> str:
             setting, _, number = part.rpartition("~")
             when = facts.get("when", "when it was run")
             lines.append(f"Addition {number} to {setting}: {when}, with {_versions(facts)}.")
-        repeat = "To repeat it, save study.yaml below and run, elsewhere: fedskip run study.yaml"
-        source = html.escape((study.out / "study.yaml").read_text(encoding="utf-8"))
-        title = "<summary>study.yaml, with what the study noted about itself</summary>"
-        listing = f"<details>{title}<pre>{source}</pre></details>"
-        parts.append(paragraphs([*lines, repeat], "dim") + listing)
-    return f"<h2>Where it comes from</h2>{''.join(parts)}"
+        lines.append(
+            "To repeat it, save study.yaml below and run, elsewhere: fedskip run study.yaml"
+        )
+        text = (study.out / "study.yaml").read_text(encoding="utf-8")
+        sources.append({"lines": lines, "text": text})
+    return sources
 
 
 def _versions(facts: Facts) -> str:
@@ -413,7 +379,9 @@ class Watched:
         self.out = out
         self._lock = threading.Lock()  # matplotlib's settings are the process's
         self._rendered = ("", "")
-        self._drawn: dict[str, bytes] = {}  # figures that are drawn once, by the name of their file
+        self._drawn: dict[
+            str, Picture
+        ] = {}  # figures that are drawn once, by the name of their file
         self.took = 0.0  # seconds, the last time it was rendered
 
     def stamp(self) -> str:
@@ -441,15 +409,12 @@ class Watched:
         try:
             results, pictures = Results.read(self.out), Pictures()
             for figure in figures(results):
-                picture = self._drawn.get(figure.name)
-                steady = figure.kind in STEADY
+                picture, steady = self._drawn.get(figure.name), figure.kind in STEADY
                 if picture is None and (steady or (results.finished and figure.kind != CURVES)):
                     with contextlib.suppress(InputError):  # not measured, or not kept
-                        picture = to_bytes(figure.draw(), "svg")
+                        picture = Picture.of(figure, to_bytes(figure.draw(), "svg"))
                 if picture is not None:
-                    pictures.setdefault(figure.place, []).append(
-                        (figure.kind, figure.words, picture)
-                    )
+                    pictures.setdefault(figure.place, []).append(picture)
                     self._drawn |= {figure.name: picture} if steady else {}
             return content(Findings(results), pictures, stamp=stamp)
         except Exception as error:  # such as no results yet, which the next row changes

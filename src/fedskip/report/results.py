@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import yaml
 
-from fedskip.config.fields import check_name
+from fedskip.config.fields import PYTHON, check_name
 from fedskip.errors import InputError, first_line, how_to_resume, unknown
 from fedskip.methods.grammar import parse
 from fedskip.records.checkpoint import newest, read_notes
@@ -50,6 +50,12 @@ FILLED_HISTORY = (*ABOUT, "round", "merges", "bytes_down", "bytes_up", "seconds"
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, csv.Error, yaml.YAMLError)
 RESTORE = "bring back the files as the study wrote them"
 
+# names of data, partitions, models and their options, where these are not those of the keys
+NAMES = {
+    "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "synthetic": "SYNTHETIC", "femnist": "FEMNIST",
+    "shakespeare": "SHAKESPEARE", "cnn": "CNN", "resnet50": "ResNet-50", "lstm": "LSTM", "iid": "IID",
+    "natural": "natural partition", "pooled": "pooled data", "dirichlet": "Dirichlet", "beta": "β",
+}  # fmt: skip
 _WORDS = {
     "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R²", "mae": "mean absolute error", "rmse": "RMSE",
 }  # fmt: skip
@@ -99,6 +105,8 @@ class SettingInfo:
     """A setting as study.yaml has it, with what the study noted about it. Python objects are only named."""
 
     name: str  # among several studies, one that no other setting has
+    rounds: int
+    reference: bool  # only a line to compare with, such as centralised training
     keys: Facts
     out: Path  # the folder of its study
     metrics: Sequence[Metric]  # the first is the headline
@@ -125,7 +133,7 @@ class SettingInfo:
         ]
         precisions = [(part.get("machine") or {}).get("precision") for part in parts]
         return cls(
-            str(keys["name"]), own, out, metrics, metrics[0],
+            str(keys["name"]), int(keys.get("rounds") or 0), bool(keys.get("reference")), own, out, metrics, metrics[0],
             divisions={s: d for part in parts for s, d in (part.get("divisions") or {}).items()},
             noted=parts[0],
             guessing=merge_guesses(part.get("guessing") or {} for part in parts),
@@ -134,15 +142,6 @@ class SettingInfo:
             methods=[m for part in parts for m in part.get("methods") or ()] or own.get("methods", ()),
             method_parts=[keys.get("methods", ()), *(part["methods"] for part in added)],
         )  # fmt: skip
-
-    @property
-    def rounds(self) -> int:
-        return int(self.keys.get("rounds") or 0)
-
-    @property
-    def reference(self) -> bool:
-        """Whether it is only a line to compare with, such as centralised training."""
-        return bool(self.keys.get("reference"))
 
     @property
     def by(self) -> bool:
@@ -159,6 +158,19 @@ class SettingInfo:
         note = [str(self.keys["note"])] if self.keys.get("note") else []
         return [*reduced, *note, *(["in bf16"] if self.precision == "bf16" else [])]
 
+    @property
+    def title(self) -> str:
+        """Its name, data, clients and partition: `CIFAR-10, 50 clients, β = 0.5`."""
+        own, partition = NAMES.get(self.name, self.name), self.keys.get("partition")
+        # a Python object has no name of its own
+        data = own if PYTHON in str(self.keys.get("data")) else named(self.keys.get("data"))
+        clients = next(iter(self.divisions.values()), self.keys).get("clients")
+        kind = named(partition)
+        if isinstance(partition, dict) and partition.get("kind") == "dirichlet":
+            kind = f"β = {partition.get('beta')}"
+        about = ", ".join(filter(None, (data, f"{clients} clients" * bool(clients), kind)))
+        return about if own == data.partition(" (")[0] else f"{self.name}: {about}"
+
     def clients(self, seed: int) -> int:
         """How many clients take part at a seed."""
         fixed = self.keys.get("partition_seed")
@@ -167,6 +179,21 @@ class SettingInfo:
         if count is None:
             raise InputError("seed", f"is not one that {self.out} has noted the clients of", seed)
         return int(count)
+
+
+def named(value: Any) -> str:
+    """A data set, a partition or a model with its options, in one line.
+
+    >>> named({"kind": "dirichlet", "beta": 0.5}), named("python:mine.Net")
+    ('Dirichlet (β = 0.5)', 'Net')
+    """
+    if not isinstance(value, dict):
+        value = {"name": str(value).rpartition(".")[2]}
+    tag = next((key for key in ("name", "kind", "file") if key in value), "")
+    name = str(value.get(tag, ""))
+    options = (f"{NAMES.get(k, k)} = {given}" for k, given in value.items() if k != tag)
+    listed = ", ".join(options)
+    return NAMES.get(name, name) + (f" ({listed})" if listed else "")
 
 
 def merge_guesses(parts: Iterable[Facts]) -> Facts:
@@ -438,7 +465,11 @@ def _read(
         if not summary:
             fix = f"delete it, and {how_to_resume(out)} writes it again"
             raise InputError(str(table), "holds no runs", fix=fix)
-        finished = all(_is_complete(keys, summary) for keys in all_keys)
+        finished = True
+        for keys in all_keys:  # the runs of a part are written together
+            planned = [len(p["methods"]) * len(p["seeds"]) for p in (keys, *added_to(keys))]
+            least = sum(planned) if len(planned) > 1 else 1
+            finished &= len(summary.where(setting=keys["name"])) >= least
     if not finished:
         done = set(summary.column("run"))
         running = {run: rows for run, rows in runs.items() if run not in done}
@@ -454,14 +485,6 @@ def _read(
         for columns, rows in ((SUMMARY, summary), (HISTORY, history))
     ]
     return study.get("name", ""), [*settings.values()], frames[0], frames[1], finished, record
-
-
-def _is_complete(keys: Facts, summary: Table) -> bool:
-    """Whether all runs of a setting are in the summary. The runs of a part are written together."""
-    written = len(summary.where(setting=keys["name"]))
-    parts = (keys, *added_to(keys))
-    planned = [len(part["methods"]) * len(part["seeds"]) for part in parts]
-    return written >= (sum(planned) if len(planned) > 1 else 1)
 
 
 def so_far(

@@ -101,7 +101,16 @@ def compare(
         how = {"wins": "sum", "losses": "sum", "n": "sum", "rank": "mean"}
         total = rows.groupby(level=0, sort=False).agg(how).assign(setting=ALL, verdict="")
         rows = pd.concat([rows, total])
-    return rows.reset_index(names="method")[[*COMPARISON]]
+    return _printed(results, rows.reset_index(names="method")[[*COMPARISON]])
+
+
+def _printed(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
+    """The same numbers, printed with their units."""
+    from fedskip.report.printed import Printed
+
+    shown = Printed(frame)
+    shown.attrs = {"percent": {one.name: one.metric.percent for one in results.compared}}
+    return shown
 
 
 def score_table(results: Results, setting: SettingInfo, score: str) -> pd.DataFrame:
@@ -232,7 +241,7 @@ def time_to_target(
             require("target", 0 <= target <= 1, "must be from 0 to 1", target, fix)
         goal = results.find(goal, "target") if isinstance(goal, str) else goal
         tables.append(_times(results, setting, goal, score))
-    return pd.concat(tables, ignore_index=True)
+    return _printed(results, pd.concat(tables, ignore_index=True))
 
 
 def _times(results: Results, setting: SettingInfo, goal: float | str, score: str) -> pd.DataFrame:

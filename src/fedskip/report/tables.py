@@ -10,7 +10,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NONE = "–"
+COLOURS = {BETTER: "green", WORSE: "red"}
 GAP = 3  # of a column on a terminal: a space on both sides, and one to the next column
 ENOUGH = 5  # seeds from which on the best are marked
 NAMED = 3  # diverged runs that a note names
@@ -36,27 +37,17 @@ DIVERGED_HELP = (
     "or guard=nonfinite, which sets visits aside that end in NaN or infinity."
 )
 
+WORST = "the last model on the tenth of the clients where it is worst"
+EXTRA = "after one more merge, where the period does not divide the rounds"
 # column of summary.csv -> its header, its name in a sentence, and an explanation
 WORDS = {
-    "last": ("last", "last {metric}", "at the last evaluation"),
-    "best": ("best", "best {metric}", "the {highest} of a run, chosen on the test set"),
-    "mean_tail": ("last 10%", "final {metric}", "mean of the last 10 % of rounds"),
-    "best_val": ("by val.", "{metric} by validation", "where the validation score was best"),
-    "full_test": (
-        "full test",
-        "{metric} on all test samples",
-        "the last model on all test samples",
-    ),
-    "worst_clients": (
-        "worst 10%",
-        "{metric} of the worst clients",
-        "the last model on the tenth of the clients where it is worst",
-    ),
-    "merged": (
-        "extra merge",
-        "{metric} after an extra merge",
-        "after one more merge, where the period does not divide the rounds",
-    ),
+    "last": ("last", "last {}", "at the last evaluation"),
+    "best": ("best", "best {}", "the best evaluation of a run, chosen on the test set"),
+    "mean_tail": ("final", "final {}", "mean of the last 10 % of rounds"),
+    "best_val": ("by validation", "{} by validation", "where the validation score was best"),
+    "full_test": ("full test", "{} on all test samples", "the last model on all test samples"),
+    "worst_clients": ("worst 10%", "{} of the worst clients", WORST),
+    "merged": ("extra merge", "{} after an extra merge", EXTRA),
 }
 
 
@@ -154,21 +145,6 @@ def sentences(remarks: Iterable[str]) -> str:
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in remarks)
 
 
-def name_of(score: str, metric: Metric) -> str:
-    """A score in a sentence, such as `final accuracy`."""
-    return WORDS[score][1].format(metric=metric.words)
-
-
-def best_word(metrics: Iterable[Metric]) -> str:
-    """The word for the best by any of these.
-
-    >>> best_word([ACCURACY]), best_word([ACCURACY, Metric("rmse", higher=False)])
-    ('highest', 'best')
-    """
-    words = {"highest" if metric.higher else "lowest" for metric in metrics}
-    return words.pop() if len(words) == 1 else "best"
-
-
 # --- text under headers --------------------------------------------------------------------------------
 
 
@@ -227,51 +203,41 @@ class TextTable:
             return re.sub(r"([|*`])", r"\\\1", content).replace("<", "&lt;")
 
         rule = ["---"] * self.names + ["---:"] * (len(self.headers) - self.names)
-        lines = [self.headers, rule, *self._cells(escape, "**{}**")]
+        lines = [self.headers, rule, *filter(None, self.cells(escape, "**{}**"))]
         note = ["", self.note.replace("\n", " ")] if self.note else []
         return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *note, ""])
 
     def latex(self, label: str = "") -> str:
         """For a paper: a table with the rules of `booktabs`; the best are bold."""
-        note = self.note.replace("\n", " ")
-        caption = ". ".join(part for part in (self.title, note) if part)
+        caption = ". ".join(filter(None, (self.title, self.note.replace("\n", " "))))
         columns = "l" * self.names + "r" * (len(self.headers) - self.names)
-        body = iter(" & ".join(line) + r" \\" for line in self._cells(_latex, r"\textbf{{{}}}"))
-        rows = [next(body) if row else r"\midrule" for row in self.rows]
-        return "\n".join(
-            [
-                "% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering",
-                f"\\caption{{{_latex(caption)}}}", *([f"\\label{{tab:{label}}}"] if label else []),
-                f"\\begin{{tabular}}{{{columns}}}", r"\toprule",
-                " & ".join(map(_latex, self.headers)) + r" \\", r"\midrule", *rows, r"\bottomrule",
-                r"\end{tabular}", r"\end{table}", "",
-            ]
-        )  # fmt: skip
+        lines = [[*map(_latex, self.headers)], [], *self.cells(_latex, r"\textbf{{{}}}")]
+        body = "\n".join(" & ".join(line) + r" \\" if line else r"\midrule" for line in lines)
+        named = f"\\label{{tab:{label}}}\n" if label else ""
+        return (
+            "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"
+            f"\\caption{{{_latex(caption)}}}\n{named}\\begin{{tabular}}{{{columns}}}\n"
+            f"\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+        )
 
     def html(self, mark: str = "class=best") -> str:
-        """For a page or a notebook; the best have the attribute `mark`."""
-        sides = [" class=name"] * self.names + [""] * (len(self.headers) - self.names)
-        heads = zip(sides, map(html.escape, self.headers), strict=True)
-        head = "".join(f"<th{side}>{header}</th>" for side, header in heads)
-        tags = ["th"] * self.names + ["td"] * (len(self.headers) - self.names)
-        lines = ""
+        """For a page or a notebook; the best have the attribute `mark`, and rows a class for their style."""
+        heads = (f"<th{' class=name' * (i < self.names)}>" for i in range(len(self.headers)))
+        head = "".join(map("{}{}</th>".format, heads, map(html.escape, self.headers)))
+        body = ""
         for r, row in enumerate(self.rows):
-            cells = (
-                f"<{tag}{f' {mark}' if (r, i) in self.best else ''}>{html.escape(content)}</{tag}>"
-                for i, (tag, content) in enumerate(zip(tags, row, strict=False))
-            )
-            lines += f"<tr>{''.join(cells)}</tr>" if row else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+            tags = ["th" if i < self.names else "td" for i in range(len(row))]
+            marks = [f" {mark}" if (r, i) in self.best else "" for i in range(len(row))]
+            cells = map("<{0}{1}>{2}</{0}>".format, tags, marks, map(html.escape, row))
+            style = f' class="{self.styles[r]}"' if r in self.styles else ""
+            body += f"<tr{style}>{''.join(cells)}</tr>" if row else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-    def _cells(self, escape: Callable[[str], str], best: str) -> list[list[str]]:
-        """The cells of all rows but empty ones, escaped; `best` is how the best are written."""
+    def cells(self, escape: Callable[[str], str], best: str) -> list[list[str]]:
+        """The cells of all rows, escaped; `best` is how the best are written."""
         return [
-            [
-                (best if (r, i) in self.best else "{}").format(escape(content))
-                for i, content in enumerate(row)
-            ]
+            [(best if (r, i) in self.best else "{}").format(escape(c)) for i, c in enumerate(row)]
             for r, row in enumerate(self.rows)
-            if row
         ]
 
 
@@ -317,19 +283,26 @@ def _table(
 
 def closing_table(results: Results, *, costs: bool = True, mark: str = "Bold") -> TextTable:
     """All scores over seeds, and their costs: the table that ends a study. `mark` is what marks the best."""
-    settings, records = (
-        {one.name: one for one in results.settings},
-        results.table.to_dict("records"),
-    )
-    records.sort(key=lambda row: settings[row["setting"]].reference)  # references last
+    settings, in_part = {one.name: one for one in results.settings}, evaluated_in_part(results)
     scores = [name for name in WORDS if results.table[name].notna().any()]
-    if "full_test" in scores and not evaluated_in_part(results):
+    if "full_test" in scores and not in_part:
         scores.remove("full_test")  # every evaluation was of all test samples
-    best = {(s.name, n): best_methods(results, s, n) for s in results.compared for n in scores}
+    # where there is a choice; `merged` has no winner: only methods in the middle of a period have it
+    choices = [one.name for one in results.compared if len(results.labels(one.name)) > 1]
+    seeds = {name: results.runs(name)["seed"].nunique() for name in choices}
+    best = {
+        (name, score): leaders(results, name, score)
+        for name in choices
+        for score in scores
+        if seeds[name] >= ENOUGH and score != "merged"
+    }
     last_rounds = results.history.groupby(["setting", "method"])["round"].max()
     rows: list[dict[str, str]] = []
     styles, marked, bracketed = {}, [], False
-    for row in records:
+    # references come last
+    for row in sorted(
+        results.table.to_dict("records"), key=lambda r: settings[r["setting"]].reference
+    ):
         setting, label = settings[row["setting"]], str(row["method"])
         cells = {WORDS[n][0]: spread(row[n], row[f"{n}_std"], setting.metric) for n in scores}
         if setting.reference:  # its bytes mean nothing
@@ -341,53 +314,33 @@ def closing_table(results: Results, *, costs: bool = True, mark: str = "Bold") -
             cells["last"], bracketed = f"{cells['last']} ({at})", True
         if costs:
             cells |= {"bytes": size(row["bytes_total"]), "merges": f"{row['merges']:.0f}"}
-        if costs and results.summary["diverged"].any():
-            lost = f"{row['diverged']} of {row['seeds']}" if row["diverged"] else ""
-            cells["diverged"] = lost
-        marked += [(len(rows), WORDS[n][0]) for n in scores if label in best[setting.name, n]]
+        if row["diverged"]:
+            styles[len(rows)] = "red"
+            cells["diverged"] = f"{row['diverged']} of {row['seeds']}"
+        marked += [
+            (len(rows), WORDS[n][0]) for n in scores if label in best.get((setting.name, n), ())
+        ]
         rows.append({"setting": setting.name, "method": label, **cells})
     by = {setting.metric.with_unit(" in %") for setting in results.settings if setting.by}
     title = f"{results.name}, by {' and '.join(sorted(by))}" if by else results.name
-    note = "\n".join(_closing_notes(results, scores, mark, bracketed))
-    return _table(title, rows, len(results.compared) > 1, note, marked, styles)
-
-
-def best_methods(results: Results, setting: SettingInfo, score: str) -> list[str]:
-    """The methods to mark as best; none with too few seeds, or where there is no choice."""
-    enough = results.runs(setting.name)["seed"].nunique() >= ENOUGH
-    # `merged` has no winner: only methods in the middle of a period have it
-    choice = score != "merged" and len(results.labels(setting.name)) > 1
-    return leaders(results, setting.name, score) if enough and choice else []
-
-
-def _closing_notes(
-    results: Results, scores: Sequence[str], mark: str, bracketed: bool
-) -> Iterator[str]:
-    """What the numbers of the closing table are."""
-    if not results.finished:
-        yield "Not finished: these are the numbers so far."
-    yield caption(results)
+    notes = [] if results.finished else ["Not finished: these are the numbers so far."]
+    notes += [caption(results)]
     if scores:
-        explanations = (f"{WORDS[name][0]}: {explanation(results, name)}" for name in scores)
-        yield f"{'; '.join(explanations)}."
-    groups = [one for one in results.compared if len(results.labels(one.name)) > 1]
-    seeds = [results.runs(one.name)["seed"].nunique() for one in groups]
-    if any(n >= ENOUGH for n in seeds):
-        yield (
-            f"{mark}: not significantly different from the best "
-            "(the 95 % CI of the paired differences includes 0)."
-        )
-    if any(n < ENOUGH for n in seeds):
-        yield f"The best are not marked with fewer than five seeds ({min(seeds)} here)."
+        notes += ["; ".join(f"{WORDS[name][0]}: {WORDS[name][2]}" for name in scores) + "."]
+    if any(n >= ENOUGH for n in seeds.values()):
+        notes += [f"{mark}: no significant difference from the best (95 % CI includes 0)."]
+    if any(n < ENOUGH for n in seeds.values()):
+        notes += [f"Fewer than five seeds ({min(seeds.values())} here): the best are not marked."]
     if bracketed:
-        yield "In brackets: the round of the last evaluation, where it is not the last round."
+        notes += ["In brackets: the round of the last evaluation, where it is not the last round."]
     early = results.summary[results.summary["ended"] != ""]
     if len(early):
-        first, last = early["rounds"].min(), early["rounds"].max()
-        span = f"round {first}" if first == last else f"rounds {first} to {last}"
+        ends = sorted({early["rounds"].min(), early["rounds"].max()})
+        span = f"round{'s' * (len(ends) > 1)} {' to '.join(map(str, ends))}"
         why = " or ".join(sorted(early["ended"].unique()))
-        yield f"{len(early)} of {len(results.summary)} runs ended early, at {span} ({why})."
-    yield from divergence_notes(results)
+        notes += [f"{len(early)} of {len(results.summary)} runs ended early, at {span} ({why})."]
+    note = "\n".join([*notes, *divergence_notes(results)])
+    return _table(title, rows, len(results.compared) > 1, note, marked, styles)
 
 
 def divergence_notes(results: Results) -> Iterator[str]:
@@ -397,14 +350,15 @@ def divergence_notes(results: Results) -> Iterator[str]:
         more = [f"and {len(runs) - NAMED} more"] if len(runs) > NAMED else []
         yield f"Diverged: {'; '.join([*runs[:NAMED], *more])}. {DIVERGED_HELP}"
     for setting in results.settings:
-        counts = []
-        for label, mine in results.runs(setting.name).groupby("method", sort=False):
-            aside = int(mine["set_aside"].fillna(0).sum())
-            visits = int(mine["rounds"].sum()) * int(setting.keys["cohort"])
-            counts += [f"{label} {aside:,} of {visits:,}"] if aside else []
-        if counts:
+        groups = results.runs(setting.name).groupby("method", sort=False)
+        counts = groups[["set_aside", "rounds"]].sum().astype(int)
+        aside = [
+            f"{label} {row['set_aside']:,} of {row['rounds'] * int(setting.keys['cohort']):,}"
+            for label, row in counts[counts["set_aside"] > 0].iterrows()
+        ]
+        if aside:
             name = f" of {setting.name}" if len(results.settings) > 1 else ""
-            yield f"Visits{name} set aside, as they ended in NaN or infinity: {', '.join(counts)}."
+            yield f"Visits{name} set aside, as they ended in NaN or infinity: {', '.join(aside)}."
 
 
 def diverged_runs(results: Results) -> list[Row]:
@@ -428,39 +382,27 @@ def diverged_where(round: int | None, client: int | None, slot: int | None) -> s
 
 def caption(results: Results) -> str:
     """What was measured, on what, and how often."""
-    metrics = dict.fromkeys(one.metric.with_unit(" in %") for one in results.settings)
+    start = f"{results.compared[0].title}. " if len(results.compared) == 1 else ""
+    metrics = " and ".join(dict.fromkeys(s.metric.with_unit(" in %") for s in results.settings))
+    rows = results.summary.groupby(["setting", "method"], sort=False)["seed"]
+    seeds = rows.agg(lambda mine: ", ".join(map(str, sorted(mine))))
+    if seeds.nunique() == 1:  # else each setting, or each method, is named
+        which, number = seeds.iloc[0], seeds.iloc[0].count(",") + 1
+        listing = f" ({which})" if number <= 10 else ""
+        over = f"over {number} seeds{listing}" if number > 1 else f"seed {which}"
+    else:
+        each = [
+            f"{setting} {mine.iloc[0]}" if mine.nunique() == 1
+            else "; ".join(f"{setting} {method} {own}" for (_, method), own in mine.items())
+            for setting, mine in seeds.groupby(level=0, sort=False)
+        ]  # fmt: skip
+        over = f"over seeds ({'; '.join(each)})"
+    spread = "mean ± standard deviation " if over.startswith("over") else ""
     sizes = " or ".join(f"{size:,}" for size in evaluated_in_part(results))
     part = f", {sizes} of them during training" if sizes else ""
     remarks = "".join(f"; {remark}" for remark in results.remarks)
     tested = test_samples(results.settings)
-    return f"Test {' and '.join(metrics)}, {_over_seeds(results)}; {tested}{part}; bytes and merges of one run{remarks}."
-
-
-def _over_seeds(results: Results) -> str:
-    """What scores are means over; where settings or methods have other seeds, each is named."""
-    seeds: dict[str, dict[str, str]] = {}  # by setting and method
-    for (setting, method), runs in results.summary.groupby(["setting", "method"], sort=False):
-        lists = ", ".join(map(str, sorted(runs["seed"].unique())))
-        seeds.setdefault(setting, {})[method] = lists
-    different = {text for by_method in seeds.values() for text in by_method.values()}
-    if len(different) > 1:
-        each = []
-        for setting, by_method in seeds.items():
-            if len(set(by_method.values())) == 1:
-                by_method = {"": next(iter(by_method.values()))}
-            each += [" ".join(filter(None, (setting, *pair))) for pair in by_method.items()]
-        return f"mean ± standard deviation over seeds ({'; '.join(each)})"
-    [which] = different
-    number = which.count(",") + 1
-    if number == 1:
-        return f"seed {which}"
-    return f"mean ± standard deviation over {number} seeds" + f" ({which})" * (number <= 10)
-
-
-def explanation(results: Results, score: str) -> str:
-    """Which number a score is."""
-    shown = [m for one in results.settings for m in ([one.metric] if one.by else one.metrics)]
-    return WORDS[score][2].format(highest=best_word(shown))
+    return f"{start}Test {metrics}, {spread}{over}; {tested}{part}; bytes and merges of one run{remarks}."
 
 
 def evaluated_in_part(results: Results) -> list[int]:
@@ -489,16 +431,13 @@ def closing_text(results: Results, width: int = 120) -> str:
     """The closing table and its notes as plain text, where a star marks the best."""
     table = closing_table(results, mark="Star")
     columns = {column for _, column in table.best}
-    starred = [
-        [
-            c + (("*" if (r, i) in table.best else " ") if i in columns else "")
-            for i, c in enumerate(row)
-        ]
-        for r, row in enumerate(table.rows)
+    rows = [
+        [cell + " " * (i in columns and cell[-1:] != "*") for i, cell in enumerate(row)]
+        for row in table.cells(str, "{}*")
     ]
-    plain = TextTable(table.title, table.headers, table.names, starred)
+    starred = replace(table, rows=rows, best=(), styles={})
     out = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
-    out.print(plain, table.note, sep="\n", markup=False, highlight=False, emoji=False)
+    out.print(starred, table.note, sep="\n", markup=False, highlight=False, emoji=False)
     content: str = out.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in content.strip("\n").splitlines())
 
@@ -519,24 +458,27 @@ def comparison_table(
 ) -> TextTable:
     """Differences from the baseline, their intervals, wins, losses and ranks."""
     metrics = {setting.name: setting.metric for setting in results.compared}
-    rows = []
-    for row in comparison.to_dict("records"):
-        metric = metrics.get(row["setting"], ACCURACY)
+    rows: list[dict[str, str]] = []
+    styles: dict[int, str] = {}
+    for i, row in enumerate(comparison.to_dict("records")):
+        metric, is_baseline = metrics.get(row["setting"], ACCURACY), row["verdict"] == BASELINE
         apart, low, high = (difference(row[k], metric) for k in ("difference", "low", "high"))
-        interval = NONE if math.isnan(row["low"]) else f"{low} to {high}"
-        cells = [apart, interval, str(row["wins"]), str(row["losses"])]
-        cells = [NONE] * 4 if row["verdict"] == BASELINE else cells
-        cells.append(NONE if math.isnan(row["rank"]) else f"{row['rank']:.2f}")
-        names = ("difference", "95% CI", "won", "lost", "rank")
-        record = {"setting": row["setting"], "method": row["method"]}
-        rows.append(record | dict(zip(names, cells, strict=True)) | {"verdict": row["verdict"]})
-    colours = {BETTER: "green", WORSE: "red"}
-    styles = {i: colours[row["verdict"]] for i, row in enumerate(rows) if row["verdict"] in colours}
-    words = " and ".join(dict.fromkeys(name_of(score, one) for one in metrics.values()))
+        cells = {
+            "difference": apart,
+            "95% CI": NONE if math.isnan(row["low"]) else f"{low} to {high}",
+            "won": f"{row['wins']}",
+            "lost": f"{row['losses']}",
+        }
+        cells = dict.fromkeys(cells, NONE) if is_baseline else cells
+        cells["rank"] = NONE if math.isnan(row["rank"]) else f"{row['rank']:.2f}"
+        rows.append({name: row[name] for name in ("setting", "method")} | cells)
+        rows[i]["verdict"] = row["verdict"]
+        styles |= {i: COLOURS[row["verdict"]]} if row["verdict"] in COLOURS else {}
+    _, name, meaning = WORDS[score]
+    words = " and ".join(dict.fromkeys(name.format(one.words) for one in metrics.values()))
     note = (
-        f"differences from {baseline} in {words} on the test set, seed by seed ({WORDS[score][0]}: "
-        f"{explanation(results, score)}); 95 % confidence intervals by Student's t; seeds won and lost; "
-        f"mean rank, 1 is the {best_word(metrics.values())}"
+        f"differences from {baseline} in {words} ({meaning}) on the test set, seed by seed; "
+        "95 % CI: confidence interval by Student's t; seeds won and lost; mean rank, 1 is the best"
     )
     title = f"{words[0].upper()}{words[1:]}, compared with {baseline}"
     note = sentences([note, *results.remarks])
