@@ -18,8 +18,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
-RAW = REPOSITORY.replace("github.com", "raw.githubusercontent.com")
-OURS = re.compile(f"{REPOSITORY}/blob/main/|{RAW}/main/")  # links as README.md has them
+HOSTS = REPOSITORY.replace("github.com", "(github.com|raw.githubusercontent.com)")
+OURS = re.compile(f"{HOSTS}(/blob)?/main/")  # links as README.md has them
 # pages that do not lie in docs/, by their path in the repository
 ELSEWHERE = {
     "README.md": "index.md",
@@ -50,18 +50,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def content(source: str) -> str:
     """A page from a file outside of docs/."""
-    if source.endswith(".py"):
-        return {"__init__": python_page, "setting": keys_page}.get(
-            Path(source).stem, commands_page
-        )()
+    made = {"__init__.py": python_page, "setting.py": keys_page, "commands.py": commands_page}
+    if page := made.get(posixpath.basename(source)):
+        return page()
     text = (ROOT / source).read_text(encoding="utf-8")
     return notebook_page(json.loads(text)) if source.endswith(".ipynb") else text
 
 
 def relinked(markdown: str, page: str) -> str:
     """A page whose links to files of the repository work on the site."""
-    sources = {page: source for source, page in ELSEWHERE.items()}
-    folder = posixpath.dirname(sources.get(page, f"docs/{page}"))
+    folder = posixpath.dirname({v: k for k, v in ELSEWHERE.items()}.get(page, f"docs/{page}"))
 
     def target(link: re.Match[str]) -> str:
         path, mark, anchor = link[1].partition("#")
@@ -148,8 +146,7 @@ def commands_page() -> str:
         waiting += [(f"{name} {key}", each) for key, each in inner.items()]
         context = command.context_class(command, info_name=name)
         usage = " ".join([name, *command.collect_usage_pieces(context)])
-        rows = ["| argument, option | |", "|---|---|"]
-        for record in filter(None, (each.get_help_record(context) for each in command.params)):
-            rows.append(f"| `{record[0]}` | {record[1]} |")
+        records = filter(None, (each.get_help_record(context) for each in command.params))
+        rows = ["| argument, option | |\n|---|---|", *("| `{}` | {} |".format(*r) for r in records)]
         parts += [f"## {name}", command.help or "", f"```text\n{usage}\n```", "\n".join(rows)]
     return "\n\n".join(parts)

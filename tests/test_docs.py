@@ -86,7 +86,7 @@ def test_columns_of_clients(tmp_path: Path) -> None:
 def test_kinds_rules_and_names() -> None:
     studies = read("docs/studies.md")
     assert [code(row[0]) for row in table(section(studies, "Partitions"))] == list(KINDS)
-    rules = table(studies[studies.index("**Learning-rate rules.**") :])
+    rules = table(section(studies, "Learning rates"))
     for rule, _ in rules:
         Decay.parse(code(rule))
     assert {code(row[0]) for row in table(read("docs/data.md"))} > CATALOGUE.keys()
