@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
 from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,20 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from typer.main import get_command
 
 import fedskip
 from docs import hooks
+from fedskip.cli import app
+from fedskip.config.study import build
+from fedskip.config.tree import Tree, load_yaml
 from fedskip.data.catalogue import CATALOGUE
 from fedskip.data.partitions import KINDS
 from fedskip.engine.local import Decay
 from fedskip.methods import parse, registry
 from fedskip.methods.base import Federation
-from fedskip.models import MODELS, build
+from fedskip.models import MODELS
+from fedskip.models import build as build_model
 from fedskip.models.export import FORMATS as SUFFIXES
 from fedskip.models.metrics import METRICS
 from fedskip.records.history import HISTORY, SUMMARY
@@ -29,8 +35,10 @@ from studies import numbers, study, weights
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-RUNNABLE = re.compile(r"<!-- runnable -->\n```python\n(.*?)```", re.DOTALL)
-PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)  # in the README all of them run
+# a block of code: why it is not run, if so; its language; itself
+BLOCK = re.compile(
+    r"(?:^<!-- not run: ([^\n]+) -->\n)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
 
 
 def named(path: Path) -> str:
@@ -109,7 +117,9 @@ def test_models_table() -> None:
             k: v for k, v in plain.items() if k not in from_data
         }, name
         with torch.device("meta"):
-            assert count == f"{sum(p.numel() for p in build(code(name)).parameters()):,}", name
+            assert count == f"{sum(p.numel() for p in build_model(code(name)).parameters()):,}", (
+                name
+            )
         assert "classes" in takes, name
         sized += [name] if "inputs" in takes else []
     assert f"{', '.join(sized[:-1])} and {sized[-1]} take `inputs`" in models
@@ -241,18 +251,42 @@ def test_the_python_page_has_every_suffix() -> None:
     assert [suffix for row in rows for suffix in map(code, row[0].split(", "))] == list(SUFFIXES)
 
 
-BLOCKS = [
-    pytest.param(block, id=f"{document.name}-{number}")
-    for document in DOCUMENTS
-    for number, block in enumerate(
-        (PYTHON if document == ROOT / "README.md" else RUNNABLE).findall(
-            document.read_text(encoding="utf-8")
+def blocks(language: str) -> list[Any]:
+    """The blocks of all pages in a language, but for those that say why they are not run."""
+    return [
+        pytest.param(block, id=f"{document.name}-{number}")
+        for document in DOCUMENTS
+        for number, (why_not, known, block) in enumerate(
+            BLOCK.findall(document.read_text(encoding="utf-8"))
         )
-    )
-]
+        if known == language and not why_not
+    ]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_studies_are_read(block: str, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(block, encoding="utf-8")
+    tree = load_yaml(tmp_path / "study.yaml")
+    assert build(Tree({"data": "synthetic", "methods": "fedavg", **tree.values})).settings
+
+
+@pytest.mark.parametrize("block", blocks(""))
+def test_commands_are_known(block: str) -> None:
+    for line in re.findall(r"^fedskip (.*)$", block, re.MULTILINE):
+        command: Any = get_command(app)
+        words = shlex.split(line.partition(" > ")[0], comments=True)
+        while words and hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context("fedskip", words)
+
+
+def test_no_block_is_in_another_language() -> None:
+    assert not blocks("bash")
+    pages = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
+    assert {language for _, language, _ in BLOCK.findall(pages)} == {"", "bash", "python", "yaml"}
+
+
+@pytest.mark.parametrize("block", blocks("python"))
 def test_code_runs(
     block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -279,10 +313,6 @@ def test_code_runs(
     assert bool(ran) == ("Study(" in block)
     rows = [row for done in ran for row in done.summary.to_dict("records")]
     assert all(row["rounds"] == 5 and not row["diverged"] for row in rows)
-
-
-def test_there_is_code_to_run() -> None:
-    assert len(BLOCKS) >= 3
 
 
 def test_loop_runs_do_not_depend_on_their_company(tmp_path: Path) -> None:
