@@ -18,8 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
-HOSTS = REPOSITORY.replace("github.com", "(github.com|raw.githubusercontent.com)")
-OURS = re.compile(f"{HOSTS}(/blob)?/main/")  # links as README.md has them
+OURS = re.compile(REPOSITORY.replace("github", "(github|raw.githubusercontent)") + "(/blob)?/main/")
 # pages that do not lie in docs/, by their path in the repository
 ELSEWHERE = {
     "README.md": "index.md",
@@ -142,8 +141,7 @@ def commands_page() -> str:
     parts = ["# Commands", "What `fedskip COMMAND --help` prints."]
     waiting = [("fedskip", typer.main.get_command(app))]
     for name, command in waiting:  # which grows
-        inner = getattr(command, "commands", {})
-        waiting += [(f"{name} {key}", each) for key, each in inner.items()]
+        waiting += [(f"{name} {k}", each) for k, each in getattr(command, "commands", {}).items()]
         context = command.context_class(command, info_name=name)
         usage = " ".join([name, *command.collect_usage_pieces(context)])
         records = filter(None, (each.get_help_record(context) for each in command.params))
