@@ -124,10 +124,10 @@ def keys_page() -> str:
 
 def described(kind: type) -> dict[str, str]:
     """The fields of a class that have a text below them, with that text."""
-    [tree] = ast.parse(inspect.getsource(kind)).body
+    body = ast.parse(inspect.getsource(kind)).body[0].body  # type: ignore[attr-defined]
     return {
-        before.target.id: after.value.value
-        for before, after in itertools.pairwise(tree.body)  # type: ignore[attr-defined]
+        before.target.id: after.value.value  # type: ignore[attr-defined, union-attr]
+        for before, after in itertools.pairwise(body)
         if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr)
     }
 
