@@ -8,7 +8,7 @@ TOOLS := $(VENV)/.tools
 CORE := tests/methods tests/federation tests/test_contract.py tests/test_contract_rules.py tests/test_rng.py \
 	tests/engine/test_engine.py::test_engines_agree_for_every_method_and_model
 
-.PHONY: setup run test test-core test-all lint format clean
+.PHONY: setup run test test-core test-all lint format docs clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) install.py $(VENV)
@@ -48,11 +48,17 @@ test-all: setup
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 	$(BIN)/python benchmarks/mutations.py --sample 12
+	$(BIN)/mkdocs build --strict --quiet
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# the site, also offline; the address is that of this machine
+docs: setup
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "$(BIN)/python -m http.server --directory build/site 8000    shows it at http://localhost:8000"
 
 format: setup
 	$(BIN)/ruff check --fix .

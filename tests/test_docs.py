@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import runpy
-import tomllib
-from inspect import signature
+import shlex
+from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from typer.main import get_command
 
 import fedskip
-from fedskip.config import Setting, StudySpec
+from docs import hooks
+from fedskip.cli import app
+from fedskip.config.study import build
+from fedskip.config.tree import Tree, load_yaml
 from fedskip.data.catalogue import CATALOGUE
 from fedskip.data.partitions import KINDS
-from fedskip.engine import Local
 from fedskip.engine.local import Decay
 from fedskip.methods import parse, registry
 from fedskip.methods.base import Federation
-from fedskip.models import MODELS, build
+from fedskip.models import MODELS
+from fedskip.models import build as build_model
 from fedskip.models.export import FORMATS as SUFFIXES
 from fedskip.models.metrics import METRICS
 from fedskip.records.history import HISTORY, SUMMARY
@@ -32,13 +35,10 @@ from studies import numbers, study, weights
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
-OURS = re.compile(  # links into this repository, as the README has them for package indexes
-    rf"{REPOSITORY}/blob/main/|"
-    rf"{REPOSITORY.replace('github.com', 'raw.githubusercontent.com')}/main/"
+# a block of code: why it is not run, if so; its language; itself
+BLOCK = re.compile(
+    r"(?:^<!-- not run: ([^\n]+) -->\n)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
-RUNNABLE = re.compile(r"<!-- runnable -->\n```python\n(.*?)```", re.DOTALL)
-PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)  # in the README all of them run
 
 
 def named(path: Path) -> str:
@@ -91,34 +91,13 @@ def test_columns_of_clients(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("heading", "described"),
-    [("Keys of a setting", Setting), ("Local training", Local), ("Keys of the study", StudySpec)],
-)
-def test_keys(heading: str, described: type) -> None:
-    rows = table(section(read("docs/studies.md"), heading))
-    fields = {field.name: field for field in dataclasses.fields(described)}
-    for name in ("record", "earlier") if described is Setting else ():  # are no keys
-        fields.pop(name)
-    assert {code(row[0]) for row in rows} == fields.keys()
-    for key, default, *_ in rows:
-        expected: Any = fields[code(key)].default
-        if default.startswith("`"):
-            expected = list(expected) if isinstance(expected, tuple) else expected
-            assert yaml.safe_load(code(default)) == expected, key
-        else:  # in words: it comes from elsewhere
-            assert expected in (None, dataclasses.MISSING), key
-
-
 def test_kinds_rules_and_names() -> None:
     studies = read("docs/studies.md")
     assert [code(row[0]) for row in table(section(studies, "Partitions"))] == list(KINDS)
-    rules = table(studies[studies.index("**Learning-rate rules.**") :])
+    rules = table(section(studies, "Learning rates"))
     for rule, _ in rules:
         Decay.parse(code(rule))
-    keys = {code(row[0]): row[2] for row in table(section(studies, "Keys of a setting"))}
-    assert all(f"`{name}`" in keys["model"] for name in MODELS)
-    assert all(f"`{name}`" in keys["data"] for name in CATALOGUE)
+    assert {code(row[0]) for row in table(read("docs/data.md"))} > CATALOGUE.keys()
     details = re.findall(r"^## (.*)$", read("docs/data.md"), re.MULTILINE)
     assert all(name in " ".join(details).lower().replace("-", "") for name in CATALOGUE)
 
@@ -138,7 +117,9 @@ def test_models_table() -> None:
             k: v for k, v in plain.items() if k not in from_data
         }, name
         with torch.device("meta"):
-            assert count == f"{sum(p.numel() for p in build(code(name)).parameters()):,}", name
+            assert count == f"{sum(p.numel() for p in build_model(code(name)).parameters()):,}", (
+                name
+            )
         assert "classes" in takes, name
         sized += [name] if "inputs" in takes else []
     assert f"{', '.join(sized[:-1])} and {sized[-1]} take `inputs`" in models
@@ -193,7 +174,7 @@ def test_links(document: Path) -> None:
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)]+)\)", text):
         path, _, anchor = link.partition("#")
-        inside = OURS.match(path)
+        inside = hooks.OURS.match(path)
         if re.match(r"https?:", link) and not inside:
             continue
         target = ROOT / path[inside.end() :] if inside else document.parent / path
@@ -206,97 +187,106 @@ def test_links(document: Path) -> None:
             }, link
 
 
-# --- docs/python.md ------------------------------------------------------------------------------------
-
-API: dict[str, Any] = {
-    name: getattr(fedskip, name) for name in fedskip.__all__ if name != "__version__"
-}
-SHOWN = {
-    "Results": "Results.read(folder, metric=None)",
-    "Figures": "results.plot",
-}  # not made by users
-
-
-def called(name: str, thing: Any) -> str:
-    """A function as one calls it: its arguments and their defaults, without types."""
-    parts, keywords = list[str](), False
-    for option in signature(thing).parameters.values():
-        if option.kind is option.KEYWORD_ONLY and not keywords:
-            parts, keywords = [*parts, "*"], True
-        plain = option.default is not ... and "factory" not in repr(option.default)
-        default = (
-            "" if option.default is option.empty else f"={repr(option.default) if plain else '...'}"
-        )
-        parts.append(("**" if option.kind is option.VAR_KEYWORD else "") + option.name + default)
-    return f"{name}({', '.join(part for part in parts if part != 'self')})"
-
-
-def members(kind: type) -> set[str]:
-    """What users may call or read; the fields of what they make themselves stand in its signature."""
-    fields = (
-        {field.name for field in dataclasses.fields(kind) if not field.name.startswith("_")}
-        if dataclasses.is_dataclass(kind)
-        else set()
-    )
-    found = fields if kind.__name__ == "Results" else set[str]()
-    for name in {
-        name
-        for base in kind.__mro__
-        if base.__module__.startswith("fedskip")
-        for name in vars(base)
-    }:
-        if not name.startswith("_") and name not in fields:
-            thing = getattr(kind, name)
-            found.add(called(name, thing) if callable(thing) else name)
-    return found
+# --- the site --------------------------------------------------------------------------------------------
 
 
 def test_the_python_page_has_every_name() -> None:
-    page = read("docs/python.md")
-    headings = set(re.findall(r"^### (\w+)$", page + read("docs/core.md"), re.MULTILINE))
-    methods = {code(row[0]) for row in table(section(page, "Methods"))}
-    plain = {
+    names = [
         name
-        for name, thing in API.items()
-        if isinstance(thing, type) and thing in registry().values()
-    }
-    assert headings == API.keys() - plain | {"Figures"}
-    assert methods == {called(name, API[name]) for name in plain}
-    index = page[: page.index("## Studies")]
-    assert all(f"`{name}`" in index for name in headings), "listed at the top"
+        for row in table(section(read("docs/python.md"), "Names"))
+        for name in row[1].split(", ")
+    ]
+    assert sorted(map(code, names)) == sorted({*fedskip.__all__, "Figures"} - {"__version__"})
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*API, "Figures"} - {m.__name__ for m in registry().values()})
-)
-def test_the_python_page_has_signatures_and_members(name: str) -> None:
-    thing = {"Figures": Figures, **API}[name]
-    text = section(read("docs/python.md") + read("docs/core.md"), name)
-    shown = re.search(r"^`(.*)`$", text, re.MULTILINE)
-    assert shown
-    expected = name if name == "Interrupted" else SHOWN.get(name) or called(name, thing)
-    assert shown[1] == expected
-    if isinstance(thing, type) and members(thing):
-        assert {code(row[0]) for row in table(text)} == members(thing)
+@pytest.mark.parametrize("name", sorted({*fedskip.__all__, "Figures"} - {"__version__"}))
+def test_what_users_call_has_a_docstring(name: str) -> None:
+    thing = {"Figures": Figures}.get(name) or getattr(fedskip, name)
+    assert getdoc(thing)
+    for kind in thing.__mro__ if isinstance(thing, type) else ():
+        for member, made in vars(kind).items() if kind.__module__.startswith("fedskip") else ():
+            made = getattr(made, "func", getattr(made, "__func__", made))
+            if not member.startswith("_") and (callable(made) or isinstance(made, property)):
+                assert getdoc(made), member
+
+
+def test_links_of_the_site() -> None:
+    text = "[a](../src/fedskip/rng.py) [b](data.md#tables) [c](../README.md) ![d](slots.svg)"
+    assert hooks.relinked(text, "core.md") == (
+        f"[a]({hooks.REPOSITORY}/blob/main/src/fedskip/rng.py) [b](data.md#tables) [c](index.md) ![d](slots.svg)"
+    )
+    text = f"[a]({hooks.REPOSITORY}/blob/main/docs/results/README.md#x) [b](LICENSE) [c](https://x.org)"
+    assert hooks.relinked(text, "index.md") == (
+        f"[a](results/README.md#x) [b]({hooks.REPOSITORY}/blob/main/LICENSE) [c](https://x.org)"
+    )
+    keys = hooks.relinked("[k](../../src/fedskip/config/setting.py)", "results/runs.md")
+    assert keys == "[k](../reference/keys.md)"
+
+
+def test_every_page_has_its_place() -> None:
+    listed = re.findall(r"([\w/-]+\.md)$", read("mkdocs.yml"), re.MULTILINE)
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert sorted(listed) == sorted(pages | set(hooks.ELSEWHERE.values()))
+
+
+def test_the_reference_has_keys_and_commands() -> None:
+    assert "| `lr` | `0.01` | The learning rate η. |" in hooks.content(
+        "src/fedskip/config/setting.py"
+    )
+    commands = hooks.content("src/fedskip/cli/commands.py")
+    assert "## fedskip data show\n" in commands
+    assert "`--grace SECONDS`" in commands
+    assert "::: fedskip.study.study.Study\n" in hooks.content("src/fedskip/__init__.py")
+
+
+def test_the_notebooks_are_pages() -> None:
+    page = hooks.content("examples/skipping.ipynb")
+    assert page.startswith("# ")
+    assert "```python\nimport fedskip\n" in page
+    assert 'src="data:image/png;base64,' in page
 
 
 def test_the_python_page_has_every_suffix() -> None:
-    rows = table(section(read("docs/python.md"), "export"))
+    rows = table(section(read("docs/python.md"), "Trained models"))
     assert [suffix for row in rows for suffix in map(code, row[0].split(", "))] == list(SUFFIXES)
 
 
-BLOCKS = [
-    pytest.param(block, id=f"{document.name}-{number}")
-    for document in DOCUMENTS
-    for number, block in enumerate(
-        (PYTHON if document == ROOT / "README.md" else RUNNABLE).findall(
-            document.read_text(encoding="utf-8")
+def blocks(language: str) -> list[Any]:
+    """The blocks of all pages in a language, but for those that say why they are not run."""
+    return [
+        pytest.param(block, id=f"{document.name}-{number}")
+        for document in DOCUMENTS
+        for number, (why_not, known, block) in enumerate(
+            BLOCK.findall(document.read_text(encoding="utf-8"))
         )
-    )
-]
+        if known == language and not why_not
+    ]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_studies_are_read(block: str, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(block, encoding="utf-8")
+    tree = load_yaml(tmp_path / "study.yaml")
+    assert build(Tree({"data": "synthetic", "methods": "fedavg", **tree.values})).settings
+
+
+@pytest.mark.parametrize("block", blocks(""))
+def test_commands_are_known(block: str) -> None:
+    for line in re.findall(r"^fedskip (.*)$", block, re.MULTILINE):
+        command: Any = get_command(app)
+        words = shlex.split(line.partition(" > ")[0], comments=True)
+        while words and hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context("fedskip", words)
+
+
+def test_no_block_is_in_another_language() -> None:
+    assert not blocks("bash")
+    pages = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
+    assert {language for _, language, _ in BLOCK.findall(pages)} == {"", "bash", "python", "yaml"}
+
+
+@pytest.mark.parametrize("block", blocks("python"))
 def test_code_runs(
     block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -323,10 +313,6 @@ def test_code_runs(
     assert bool(ran) == ("Study(" in block)
     rows = [row for done in ran for row in done.summary.to_dict("records")]
     assert all(row["rounds"] == 5 and not row["diverged"] for row in rows)
-
-
-def test_there_is_code_to_run() -> None:
-    assert len(BLOCKS) >= 3
 
 
 def test_loop_runs_do_not_depend_on_their_company(tmp_path: Path) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
+import dataclasses
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
+from docs.hooks import described
 from fedskip import InputError, Study
 from fedskip.config.keys import StudyKeys
 from fedskip.config.setting import KEYS, Setting
 from fedskip.config.study import TOP_LEVEL, StudySpec
+from fedskip.engine.local import Local
+from fedskip.engine.upload_filters import Attack, Privacy
 from fedskip.parsing import MOST, AtMost, hints_of
 
 PLAIN = (int, float, bool, str, NoneType)
@@ -56,14 +58,15 @@ def test_dotted_keys_and_typing_errors_are_for_the_study_to_read() -> None:
         Study(data="synthetic", methods="fedavg", **wrong)
 
 
-@pytest.mark.parametrize("declared", [Setting, StudySpec])
-def test_the_page_names_the_limits(declared: type) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("declared", [Setting, StudySpec, Local, Privacy, Attack])
+def test_each_key_has_a_text_with_its_limits(declared: type) -> None:
+    texts = described(declared)
+    keys = {field.name for field in dataclasses.fields(declared)} - {"record", "earlier"}
+    assert texts.keys() == keys
     for key, hint in hints_of(declared).items():
         for limit in limits(hint):
             if limit.bound != MOST:
-                [row] = re.findall(rf"^\| `{key}` \|.*$", page, re.MULTILINE)
-                assert f"at most {limit.bound:,}" in row, key
+                assert f"at most {limit.bound:,}" in texts[key], key
 
 
 def limits(hint: Any) -> Iterator[AtMost]:

@@ -1,7 +1,7 @@
 """The keys of a study with the types that may be written for them: the arguments of `fedskip.Study`.
 
 Type checkers and editors read this. What a value must be, its range and its default are declared by
-`StudySpec` and `Setting`; a test compares the three and the tables of docs/studies.md.
+`StudySpec` and `Setting`; a test compares the three.
 """
 
 from __future__ import annotations

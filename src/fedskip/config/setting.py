@@ -85,38 +85,71 @@ class Record:
 class Setting:
     """Data set, partition, model, local training, and the methods and seeds that are run on them.
 
-    The fields are the keys of a setting, but for the last two. `Draft.resolved` makes settings and checks
-    them.
+    The fields with a text are the keys of a setting. The site's reference shows these texts. `Draft.resolved`
+    makes settings and checks them.
     """
 
     name: str
+    """How tables and files call the setting; the data set's name if left out."""
     data: Mapping[str, Any] | Dataset
+    """Needed. A data set's `name` with its options, the path of a `.csv`, `.tsv`, `.parquet` or `.npz` file,
+    or in Python a `Dataset`. `standardize: true` works for all."""
     partition: Mapping[str, Any]
-    model: Mapping[str, Any] | Callable[..., Any]  # also an nn.Module, or a function that makes one
-    clients: Count | None = None  # N; None: the partition knows
-    cohort: Count  # K slots
+    """Who gets what: `kind` with its options, or `file`, a saved partition; the data set's if left out."""
+    model: Mapping[str, Any] | Callable[..., Any]
+    """`name` (also your own, `my_nets:Net`) with its options; the data set's if left out. In Python also an
+    `nn.Module`, from whose weights every run starts, or a function that makes one for each seed."""
+    clients: Count | None = None
+    """N. Not needed where the partition knows. With `natural`: this number of owners, at random."""
+    cohort: Count
+    """K: the slots, and the clients of a round; the data set's if left out."""
     cohort_policy: Literal["uniform", "fixed", "cyclic"] = "uniform"
+    """`uniform`: drawn again every round; `fixed`: slot k stays with client k; `cyclic`: every slot moves on
+    to the next client."""
     local: Local
+    """Local training: the keys of the next table."""
     methods: tuple[Method, ...]
+    """Needed. A list of methods as text, such as `fedprox(mu=0.1)`; in Python also objects."""
     rounds: Count
+    """T; the data set's if left out."""
     seeds: tuple[int, ...] = (0,)
-    partition_seed: Annotated[int, AtLeast(0)] | None = None  # None: the run's seed
-    # the share of the training samples that is held out, to choose the best model by
+    """How many (3 is 0, 1, 2), or a list."""
+    partition_seed: Annotated[int, AtLeast(0)] | None = None
+    """One split and partition for all seeds; by default each seed has its own."""
     validation: Annotated[float, In("[0, 1)")] = 0.0
-    init: str | None = None  # a file of weights to start from
+    """The share of the training samples that is held out, to choose the `best` model by."""
+    init: str | None = None
+    """A file of weights to start from: `.safetensors` or a `state_dict`, with the model's names and shapes."""
     privacy: Privacy | None = None
+    """Noise on what a client sends: `{clip, sigma, delta}`, see below."""
     attack: Attack | None = None
+    """Clients that send harmful models: `{clients, kind, scale}`, see below."""
     loss: str | Callable[..., Any] = "cross_entropy"
-    metric: str | Callable[..., Any] | tuple[Any, ...] = "accuracy"  # the first is the headline
+    """Also `squared_error`, `binary_cross_entropy`, or your own as `my_losses:focal`: a function (output,
+    target) that gives one number per sample."""
+    metric: str | Callable[..., Any] | tuple[Any, ...] = "accuracy"
+    """A metric, or a list of them. The first is the headline: models are chosen and methods compared by it.
+    Your own is `my_metrics:kappa`."""
     eval_every: Count = 1
-    eval_samples: Count | None = None  # a fixed part of the test set, while training; None: all
+    """Rounds from one evaluation to the next."""
+    eval_samples: Count | None = None
+    """A fixed number of test samples while training, and all at the end; by default always all."""
     slot_accuracy: bool = False
+    """Also test the slot models before each merge."""
     client_accuracy: bool = False
-    target: float | str | None = None  # a score to reach, or a method whose best score it is
-    note: str | None = None  # what tables and figures say of it besides
-    guard: Literal["nonfinite"] | None = None  # visits that end in NaN or infinity are set aside
-    reference: bool = False  # shown as a line beside the others, not compared with them
-    stop: Mapping[str, int | float] | None = None  # `patience` and `target`: when a run ends early
+    """Write `clients.csv`, and report the worst tenth of the clients."""
+    target: float | str | None = None
+    """A score such as `0.68`, or a method whose best score is meant: the report says how long each method
+    takes to reach it. By default the baseline's best."""
+    note: str | None = None
+    """A remark that tables and figures show, such as "not the paper's model"."""
+    guard: Literal["nonfinite"] | None = None
+    """`nonfinite`: client updates that end in NaN or infinity are set aside."""
+    reference: bool = False
+    """Shown as a line below the table and not compared. `--methods` and the like do not change it; `--rounds`
+    shortens it in proportion."""
+    stop: Mapping[str, int | float] | None = None
+    """When a run ends early by its validation scores: `patience` (rounds) and `target` (a score)."""
     # not keys: what commands noted, and the methods of the parts before this one (see `parts`)
     record: Record = field(default_factory=Record)
     earlier: tuple[tuple[Method, ...], ...] = ()

@@ -43,25 +43,46 @@ class StudySpec:
     """Many runs side by side, and the machine they run on."""
 
     name: str = "study"
+    """The folder is `runs/NAME-N`. By default the name of the file."""
     settings: tuple[Draft, ...]
+    """A list of settings, each the study with some keys changed; by default one, as the top level says."""
     engine: Literal["auto", "loop", "stacked"] = "auto"
-    device: str = "auto"  # cuda where there is one
+    """`loop`, `stacked`, or the better one for the model and the device."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `cuda:N`; auto: cuda where there is one."""
     compile: bool = True
-    # threads of the loop engine, one visit each; None: one per core
+    """Compile the stacked engine's step, where there is a C++ compiler."""
     workers: Annotated[int, AtLeast(1), AtMost(1024)] | None = None
-    # of the stacked engine on a CPU, each with some runs; None: one per core
+    """Threads of the loop engine, at most 1,024; by default one per core. Results do not
+    depend on it."""
     processes: Annotated[int, AtLeast(1), AtMost(512)] | None = None
-    groups: Count | None = None  # of the runs of a setting; None: `processes`, or from the plan
-    cluster: str | None = None  # a Ray cluster's address, or local; None: this machine
-    per_device: Annotated[int, AtLeast(1), AtMost(64)] | None = None  # groups at a time; None: 1
-    threads: Annotated[int, AtLeast(1), AtMost(1024)] | None = None  # of torch
-    precision: Literal["fp32", "tf32", "bf16", "fp64"] | None = None  # None: tf32 on a GPU, or fp32
-    deterministic: bool = True  # on a GPU: only kernels that repeat their bits
-    rows: Count | None = None  # that the stacked engine computes at a time; None: what fits a GPU
-    # on a GPU: rows side by side, 0: all together; None: what suits the model
+    """Processes over which the stacked engine spreads its runs on a CPU (Linux only), at most 512;
+    by default one per core, but no more than 8. Kept on resume."""
+    groups: Count | None = None
+    """Groups of the runs of a setting, each trained by itself; by default `processes`, or on a cluster from
+    the plan. Kept on resume."""
+    cluster: str | None = None
+    """Train on all devices of a Ray cluster: `HOST:PORT`, `auto`, or `local` to start one. Not kept."""
+    per_device: Annotated[int, AtLeast(1), AtMost(64)] | None = None
+    """Groups that share a GPU of a cluster at a time, at most 64; by default 1. Not kept."""
+    threads: Annotated[int, AtLeast(1), AtMost(1024)] | None = None
+    """torch's threads in the stacked engine, at most 1,024; by default 1."""
+    precision: Literal["fp32", "tf32", "bf16", "fp64"] | None = None
+    """Of the model's products: `fp32`, `tf32`, `bf16` (autocast) or `fp64` (everything); by default tf32 on a
+    GPU and fp32 on a CPU. Weights, momentum and merges stay in float32."""
+    deterministic: bool = True
+    """On a GPU: only kernels that repeat their bits."""
+    rows: Count | None = None
+    """Rows that the stacked engine computes at a time, while others wait; by default what fits the GPU. Kept
+    on resume."""
     streams: Annotated[int, AtLeast(0), AtMost(1024)] | None = None
-    checkpoint_every: Count | None = None  # rounds; None: what suits the study
-    most_runs: Count | None = None  # that it may have; None: RUNS
+    """On a GPU: streams over which rows are spread, at most 1,024; 0: all rows together. By default
+    what suits the model."""
+    checkpoint_every: Count | None = None
+    """Rounds from one checkpoint to the next; by default there are twenty in a run."""
+    most_runs: Count | None = None
+    """The most runs that the study may have (methods times seeds, in all settings), by default 10,000. A
+    larger grid is refused, as it may be a mistake."""
 
     def __post_init__(self) -> None:
         fit_all(self)

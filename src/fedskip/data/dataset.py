@@ -76,6 +76,7 @@ class Arrays:
         return len(self.x)
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at an index tensor of any shape."""
         if index.dim() == 1:
             return self.x.index_select(0, index), self.y.index_select(0, index)
         flat = index.reshape(-1)  # index_select is several times faster than x[index]
@@ -83,9 +84,11 @@ class Arrays:
         return x.reshape(index.shape + self.x.shape[1:]), y.reshape(index.shape + self.y.shape[1:])
 
     def labels(self) -> np.ndarray:
+        """All targets."""
         return self.y.cpu().numpy()
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Arrays:
+        """The same on a device, with floats in `dtype`."""
         x, y = (t.to(device, dtype if t.is_floating_point() else t.dtype) for t in (self.x, self.y))
         return Arrays(x, y)
 

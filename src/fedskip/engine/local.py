@@ -20,17 +20,28 @@ class Local:
     """How a client trains. The defaults are the paper's."""
 
     lr: Positive = 0.01
+    """The learning rate η."""
     momentum: Annotated[float, In("[0, 1)")] = 0.9
+    """ρ. It starts again with every client update."""
     weight_decay: Annotated[float, AtLeast(0), AtMost(MOST)] = 1e-5
+    """Added to the gradient."""
     batch: Count = 64
+    """The samples of a step."""
     epochs: Count = 10
-    decay: str = "constant"  # a rule of `Decay`
-    last_batch: Literal["drop", "keep"] = "drop"  # what to do with the incomplete one of an epoch
-    # clients with fewer samples than a batch
+    """E: passes over the client's samples."""
+    decay: str = "constant"
+    """The rule for the learning rate, such as `cosine(floor=0)`."""
+    last_batch: Literal["drop", "keep"] = "drop"
+    """The incomplete batch of an epoch: `drop` or `keep`."""
     small_clients: Literal["error", "drop", "short"] = "error"
-    clip: Positive | None = None  # the largest norm of a gradient
-    max_steps: Count | None = None  # of a visit, for trying things out
+    """Clients with fewer samples than a batch: `error`, `drop` (leave them out) or `short` (train on what
+    they have)."""
+    clip: Positive | None = None
+    """The largest norm of a gradient."""
+    max_steps: Count | None = None
+    """The most steps of a client update, to try things out."""
     optimizer: str = "sgd"
+    """Nothing else: the methods are written for it."""
 
     def __post_init__(self) -> None:
         fit_all(self, "local.")

@@ -41,10 +41,12 @@ class Loop:
 
     @property
     def busy(self) -> bool:
+        """Whether visits are under way, or wait."""
         return bool(self._waiting)
 
     @contextmanager
     def open(self) -> Iterator[None]:
+        """A context in which torch's threads and kernels are the engine's."""
         # torch's choice of kernels is the process's, not a thread's: made before they start
         with self.task.arithmetic.kernels(), spread(self.workers) as self._map:
             yield
@@ -53,9 +55,11 @@ class Loop:
         """Nothing is prepared here."""
 
     def join(self, jobs: Iterable[Job]) -> None:
+        """Take jobs whose visits may start."""
         self._waiting += jobs
 
     def advance(self) -> Iterator[Trained]:
+        """Train until visits end, and give those."""
         jobs, self._waiting = self._waiting, []
         visits = [(job, k) for job in jobs for k in range(len(job.routes))]
         ended = iter(list(self._map(lambda visit: self.visit(*visit), visits)))

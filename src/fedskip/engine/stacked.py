@@ -44,10 +44,12 @@ class Stacked:
 
     @property
     def busy(self) -> bool:
+        """Whether visits are under way, or wait."""
         return any(stack.busy for stack in self.stacks.values())
 
     @property
     def preparing(self) -> Preparing:
+        """How far the preparation of a step is."""
         doing = "compiling" if self.plan.compile else "tracing"
         return Preparing(
             self._watch.seconds, doing if self._watch.running else "", len(self._watch.begun),
@@ -55,10 +57,12 @@ class Stacked:
         )  # fmt: skip
 
     def watch(self, notify: Notify) -> None:
+        """Call `notify` with the rows of a step when its preparation begins, and with 0 when it ends."""
         self._watch.notify = notify
 
     @contextmanager
     def open(self) -> Iterator[None]:
+        """A context in which torch's threads and kernels are the engine's."""
         # streams, graphs and kernels are to be those of this GPU: torch takes the first by default
         device = self.task.device
         here = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -66,6 +70,7 @@ class Stacked:
             yield
 
     def join(self, jobs: Iterable[Job]) -> None:
+        """Take jobs whose visits may start."""
         for job in jobs:
             if job.terms.objective is not None:
                 raise own_objective()
@@ -75,6 +80,7 @@ class Stacked:
             self.stacks[contrast].join(job)
 
     def advance(self) -> Iterator[Trained]:
+        """Train until visits end, and give those."""
         busy = [stack for stack in self.stacks.values() if stack.busy]
         for stack in busy:
             stack.lay_out()

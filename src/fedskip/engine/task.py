@@ -41,6 +41,7 @@ class Task:
 
     @property
     def device(self) -> torch.device:
+        """Where the module and the samples are."""
         return next(self.module.parameters()).device
 
     @functools.cached_property

@@ -34,9 +34,12 @@ Draw = Callable[[Sequence[int], Tensor, float], Tensor]
 class Privacy:
     """Local differential privacy of a visit, for all data of the client (Gaussian mechanism)."""
 
-    clip: Positive  # the largest norm of an update
-    sigma: Positive  # the noise's standard deviation, over `clip`
+    clip: Positive
+    """Needed. The largest norm of an update."""
+    sigma: Positive
+    """Needed. The noise's standard deviation, in units of `clip`."""
     delta: Annotated[float, In("(0, 1)")] = 1e-5
+    """The δ at which ε is counted."""
 
     def __post_init__(self) -> None:
         fit_all(self, "privacy.")
@@ -77,10 +80,12 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 class Attack:
     """Some clients upload a model that is meant to harm."""
 
-    clients: Annotated[int, AtLeast(0)] = 1  # how many; the seed chooses which
+    clients: Annotated[int, AtLeast(0)] = 1
+    """How many clients do harm; the seed chooses which."""
     kind: Literal["flip", "noise"] = "flip"
-    # of the harm, over the norm of the honest update
+    """`flip`: the honest update turned round; `noise`: a random update."""
     scale: Annotated[float, Above(0, "use attack.clients=0 for none")] = 1.0
+    """The norm of the harm, over that of the honest update."""
 
     def __post_init__(self) -> None:
         fit_all(self, "attack.")

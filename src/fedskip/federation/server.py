@@ -267,6 +267,7 @@ class Server:
         return tensors, numbers | {name: getattr(self, name) for name in COUNTS}
 
     def restore(self, tensors: State, notes: dict[str, Any]) -> None:
+        """Go on from what `save` gave."""
         self.x, self.loss = tensors["x"], tensors["loss"]
         self.w = tensors["w"] if "w" in tensors else self.x.expand(self.slots, -1).clone()
         self.state = {name[6:]: t for name, t in tensors.items() if name.startswith("state.")}
