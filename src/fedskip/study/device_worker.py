@@ -133,7 +133,7 @@ def plan_part(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterator
     """Try out a part, and plan its groups."""
     machine = rehearse(prepared, setting.spec)
     if setting.spec.groups is None:
-        runs, filled = len(prepared.setting.run_names), devices_filled(prepared, machine, setting)
+        runs, filled = len(prepared.setting.runs), devices_filled(prepared, machine, setting)
         number = number_of_groups(runs, setting.steps, setting.devices, filled)
         machine = replace(machine, processes=setting.spec.processes or number)
     plan = plan_setting(setting, job, replace(prepared, machine=machine))
@@ -208,9 +208,10 @@ def devices_filled(prepared: Prepared, machine: Machine, setting: SettingToTrain
     """How many devices all rows of a part fill, if they are computed at the same time."""
     if machine.engine == "loop":
         return 1
-    engine = make_engine(prepared, machine, list(prepared.runs()), setting.spec.rows)
+    runs = list(prepared.runs())
+    engine = make_engine(prepared, machine, runs, setting.spec.rows)
     assert isinstance(engine, Stacked)
-    slots, rows = prepared.setting.cohort * len(prepared.setting.run_names), engine.plan.rows
+    slots, rows = prepared.setting.cohort * len(runs), engine.plan.rows
     return 1 if rows is None else -(-slots // rows)
 
 

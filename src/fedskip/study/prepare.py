@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskip.config.setting import Draft, Setting
+from fedskip.config.setting import Draft, PlannedRun, Setting
 from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Dataset
 from fedskip.data.division import Division, divide, refuse_unmixed, sample_counts
@@ -21,7 +21,6 @@ from fedskip.engine.upload_filters import EPSILON, UploadFilter
 from fedskip.federation import Run, make_routes, make_run, make_task
 from fedskip.federation.wiring import Routes
 from fedskip.files import write_text
-from fedskip.methods.base import Method
 from fedskip.models.construction import initial_model
 from fedskip.models.lstm import CharLSTM
 from fedskip.models.metrics import Metric, metrics
@@ -119,15 +118,15 @@ class Prepared:
             seed: int((each.clients.sizes < batch).sum()) for seed, each in self.divisions.items()
         }
 
-    def run(self, method: Method, seed: int) -> Run:
-        """The run of one method and one seed, before its first round."""
-        setting = self.setting
+    def run(self, planned: PlannedRun) -> Run:
+        """A run before its first round."""
+        setting, seed = self.setting, planned.seed
         return make_run(
-            self.task, self.division(seed).clients, method, cohort=setting.cohort, seed=seed,
+            self.task, self.division(seed).clients, planned.method, cohort=setting.cohort, seed=seed,
             rounds=setting.rounds, cohort_policy=setting.cohort_policy, start=self.start(seed, "init"),
             fresh=lambda: self.start(seed, "fresh"), routes=self.routes(seed),
             upload_filter=self._upload_filter(seed), guard=setting.guard == "nonfinite",
-            name=setting.run_name(method, seed), eval_every=setting.eval_every,
+            name=planned.name, eval_every=setting.eval_every,
             keep_slots=setting.slot_accuracy,
         )  # fmt: skip
 
@@ -143,10 +142,9 @@ class Prepared:
         poisoners = setting.attack.poisoners(seed, clients) if setting.attack else ()
         return UploadFilter(task.layout.trainable, setting.privacy, setting.attack, poisoners)
 
-    def runs(self, *, first: bool = False) -> Iterator[Run]:
-        """All runs of the setting, or those of its first seed, one at a time."""
-        seeds = self.setting.seeds[:1] if first else self.setting.seeds
-        return (self.run(method, seed) for method in self.setting.methods for seed in seeds)
+    def runs(self) -> Iterator[Run]:
+        """All runs of the setting, one at a time."""
+        return map(self.run, self.setting.runs)
 
     @property
     def steps(self) -> int:
@@ -161,7 +159,8 @@ class Prepared:
     @functools.cached_property
     def has_own_objective(self) -> bool:
         """Whether a method has a loss of its own, which only the loop engine trains."""
-        return any(job.terms.objective for run in self.runs(first=True) for job in run.ready(1))
+        first = [self.run(run) for run in self.setting.runs if run.seed == self.setting.seeds[0]]
+        return any(job.terms.objective for run in first for job in run.ready(1))
 
     @functools.cached_property
     def start(self) -> Callable[[int, str], Tensor]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedskip.config.setting import PlannedRun
 from fedskip.config.study import StudySpec
 from fedskip.contract import check_conduct
 from fedskip.engine import Job, Loop, Plan, Task, Trained
@@ -22,7 +23,6 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.stacked import Stack
 from fedskip.errors import InputError, first_line
-from fedskip.methods.base import Method
 from fedskip.methods.grammar import text
 from fedskip.models import MODELS
 from fedskip.models.forms import batch_norms
@@ -60,7 +60,9 @@ def rehearse(prepared: Prepared, spec: StudySpec) -> Machine:
         samples = prepared.division(prepared.setting.seeds[0]).clients[0][:SAMPLES]
         _try_model(prepared, samples)
         loop = Loop(prepared.task)
-        jobs = [_try_method(prepared, method, loop) for method in prepared.setting.methods]
+        setting = prepared.setting
+        first = [run for run in setting.runs if run.seed == setting.seeds[0]]
+        jobs = [_try_method(prepared, planned, loop) for planned in first]
         choice = choose_engine(spec, prepared)
         if choice.engine == "stacked":
             try:
@@ -217,14 +219,15 @@ def _model_name(prepared: Prepared) -> str:
 # --- methods and engines ---------------------------------------------------------------------------------
 
 
-def _try_method(prepared: Prepared, method: Method, loop: Loop) -> Job:
+def _try_method(prepared: Prepared, planned: PlannedRun, loop: Loop) -> Job:
     """Play a round of one step and merge; gives its job. Every slot comes back like the first.
 
     A method of a user's own is also held against the contract.
     """
+    method = planned.method
     own = not type(method).__module__.startswith("fedskip.")
     try:
-        run = prepared.run(method, prepared.setting.seeds[0])
+        run = prepared.run(planned)
         [job] = run.ready(1)
         first, *others = job.routes
         short = replace(first, batches=first.batches[:1, :SAMPLES], eta=first.eta[:1])

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedskip.config.setting import PlannedRun
 from fedskip.data.division import worst_decile
 from fedskip.engine import Engine, Loop, Stacked
 from fedskip.errors import InputError, flag
@@ -137,25 +138,25 @@ class SettingPlan:
         self.warnings = sanity_checks(prepared)
         self.new: list[str] = []  # runs that start at round 0, although others go on
         self.groups: list[Group] = []
-        total = min(self.machine.processes, len(setting.run_names))
+        total = min(self.machine.processes, len(setting.runs))
         numbers = [*range(total)] if only is None else [only]
-        runs = (run for i, run in enumerate(prepared.runs()) if only in (None, i % total))
-        self.records = [self._record(run) for run in runs]
+        mine = setting.runs if only is None else setting.runs[only::total]
+        self.records = [self._record(planned) for planned in mine]
         rows = rows or noted.get("rows") or (NO_LIMIT if noted else None)
         for index, number in enumerate(numbers):
             records = self.records[index :: len(numbers)]
             sizes = noted_sizes(noted, number, total)
-            mine = [record.run for record in records]
-            engine = make_engine(prepared, self.machine, mine, rows, sizes)
+            runs = [record.run for record in records]
+            engine = make_engine(prepared, self.machine, runs, rows, sizes)
             key = group_key(setting.key, number, total)
             self.groups.append(Group(records, engine, self.evaluation, number, key))
 
-    def _record(self, run: Run) -> RunRecord:
-        setting, seed = self.setting, run.server.seed
+    def _record(self, planned: PlannedRun) -> RunRecord:
+        prepared, setting = self.prepared, self.setting
         return RunRecord(
-            run, setting.name, setting.label(run.server.method),
+            prepared.run(planned), setting.name, planned.label,
             higher_is_better=self.evaluation.headline.higher_is_better,
-            validated=len(self.prepared.division(seed).validation) > 0, stop=setting.stop or {},
+            validated=len(prepared.division(planned.seed).validation) > 0, stop=setting.stop or {},
         )  # fmt: skip
 
     @property
