@@ -23,7 +23,8 @@ from fedskip.federation.wiring import Routes
 from fedskip.files import write_text
 from fedskip.models.construction import initial_model
 from fedskip.models.lstm import CharLSTM
-from fedskip.models.metrics import Metric, metrics
+from fedskip.models.metrics import metrics
+from fedskip.records.folder import Facts
 
 if TYPE_CHECKING:
     from fedskip.study.machine import Machine
@@ -39,6 +40,7 @@ class Prepared:
     device: torch.device
     arithmetic: Arithmetic
     scales: Mapping[int, Scale] = field(default_factory=dict)  # likewise; none: not standardised
+    noted: Facts = field(default_factory=dict)  # what study.yaml notes of it, once it has begun
     machine: "Machine | None" = None  # once its engine has been tried
 
     @functools.cached_property
@@ -47,17 +49,10 @@ class Prepared:
         template = self.make(setting.seeds[0], "init")
         if isinstance(template, CharLSTM):
             template.refuse(getattr(data.samples, "x", None))
-        # inputs are standardised when samples are taken, which leaves nothing to transform
-        samples = Standardized.of(data, self._different_scales) if self.scales else data
         return make_task(
-            template, samples, setting.local, loss=setting.loss, metric=self.metrics, device=self.device,
-            arithmetic=self.arithmetic, full_batches=not any(self.short().values()),
+            template, self._pool[0], setting.local, loss=setting.loss, metric=setting.metric,
+            device=self.device, arithmetic=self.arithmetic, full_batches=not any(self.short().values()),
         )  # fmt: skip
-
-    @functools.cached_property
-    def metrics(self) -> tuple[Metric, ...]:
-        """What models are scored by; the first is the headline."""
-        return metrics(self.setting.metric)
 
     def make(self, seed: int, purpose: str) -> nn.Module:
         """The model as it starts, on the host."""
@@ -71,20 +66,23 @@ class Prepared:
 
     def division(self, seed: int) -> Division:
         """Who has what at a run's seed, in numbers of the task's samples."""
-        return self._shifted[self.setting.division_seed(seed)]
+        return self._pool[1][self.setting.division_seed(seed)]
 
     @functools.cached_property
-    def _shifted(self) -> Mapping[int, Division]:
-        """The divisions; where seeds have scales of their own, each is in its part of the samples."""
-        scales, n = self._different_scales, len(self.dataset.samples)
-        return {
-            seed: each.shifted(scales.index(self.scales[seed]) * n) if len(scales) > 1 else each
-            for seed, each in self.divisions.items()
-        }
+    def _pool(self) -> tuple[Dataset | Standardized, Mapping[int, Division]]:
+        """The samples of the task, and the divisions in their numbers.
 
-    @property
-    def _different_scales(self) -> list[Scale]:
-        return list(dict.fromkeys(self.scales.values()))
+        Inputs are standardised when samples are taken. Where seeds have different scales, each has its own
+        part of the samples.
+        """
+        scales, n = list(dict.fromkeys(self.scales.values())), len(self.dataset.samples)
+        if not scales:
+            return self.dataset, self.divisions
+        shifted = {
+            seed: self.divisions[seed].shifted(scales.index(scale) * n)
+            for seed, scale in self.scales.items()
+        }
+        return Standardized.of(self.dataset, scales), shifted
 
     def parts(self) -> list["Prepared"]:
         """The setting part by part, each with the divisions of its own seeds."""

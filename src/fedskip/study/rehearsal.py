@@ -339,7 +339,11 @@ def score_of_guessing(prepared: Prepared) -> dict[str, Any]:
 
     The answer is what the training samples are like: how common each class or label is, or their mean.
     """
-    task, metric, labels = prepared.task, prepared.metrics[0], prepared.dataset.samples.labels()
+    task, metric, labels = (
+        prepared.task,
+        prepared.task.metrics[0],
+        prepared.dataset.samples.labels(),
+    )
     division = prepared.division(prepared.setting.seeds[0])
     inputs, _ = task.samples.take(on(prepared.device, division.clients.indices[:1]))
     inputs = task.test_transform(inputs) if task.test_transform else inputs

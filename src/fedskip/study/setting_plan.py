@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-from fedskip.config.setting import PlannedRun
 from fedskip.data.division import worst_decile
 from fedskip.engine import Engine, Loop, Stacked
 from fedskip.errors import InputError, flag
@@ -141,7 +140,14 @@ class SettingPlan:
         total = min(self.machine.processes, len(setting.runs))
         numbers = [*range(total)] if only is None else [only]
         mine = setting.runs if only is None else setting.runs[only::total]
-        self.records = [self._record(planned) for planned in mine]
+        self.records = [
+            RunRecord(
+                prepared.run(planned), setting.name, planned.label, stop=setting.stop or {},
+                higher_is_better=self.evaluation.headline.higher_is_better,
+                validated=len(prepared.division(planned.seed).validation) > 0,
+            )
+            for planned in mine
+        ]  # fmt: skip
         rows = rows or noted.get("rows") or (NO_LIMIT if noted else None)
         for index, number in enumerate(numbers):
             records = self.records[index :: len(numbers)]
@@ -150,14 +156,6 @@ class SettingPlan:
             engine = make_engine(prepared, self.machine, runs, rows, sizes)
             key = group_key(setting.key, number, total)
             self.groups.append(Group(records, engine, self.evaluation, number, key))
-
-    def _record(self, planned: PlannedRun) -> RunRecord:
-        prepared, setting = self.prepared, self.setting
-        return RunRecord(
-            prepared.run(planned), setting.name, planned.label,
-            higher_is_better=self.evaluation.headline.higher_is_better,
-            validated=len(prepared.division(planned.seed).validation) > 0, stop=setting.stop or {},
-        )  # fmt: skip
 
     @property
     def round(self) -> int:
@@ -190,7 +188,7 @@ class SettingPlan:
             "divisions": {seed: each.facts() for seed, each in self.prepared.divisions.items()},
             "short": self.prepared.short(),
             "methods": [one.label_with(vars(one)) for one in self.prepared.setting.methods],
-            "metrics": [shown(metric)._asdict() for metric in self.prepared.metrics],
+            "metrics": [shown(metric)._asdict() for metric in self.prepared.task.metrics],
             "guessing": score_of_guessing(self.prepared),
             "warned": self.warnings,
         }
@@ -273,7 +271,7 @@ class SettingPlan:
                 scores = self.evaluation.by_client(record)
                 measured["worst_clients"] = worst_decile(scores.values(), higher)
                 clients += [
-                    record.about() | {"client": client, "test_accuracy": score}
+                    record.about | {"client": client, "test_accuracy": score}
                     for client, score in scores.items()
                 ]
             summary.append(measured | self.evaluation.summary(record))

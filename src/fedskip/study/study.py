@@ -173,10 +173,9 @@ class Study:
             begun = self._begun()
             self.spec = extended(self.spec, begun, methods, seeds)
             prepared, record = self._prepare(shown, begun=True), self.folder.record()
-            noted = record.get("settings", {})
             for one in prepared.todo:
-                before = noted.get(one.setting.name)
-                if before is not None and one.setting.key not in noted:
+                before = record.get("settings", {}).get(one.setting.name)
+                if before is not None and not one.noted:
                     divisions = {seed: each.facts() for seed, each in one.divisions.items()}
                     data = {"data": dict(one.dataset.digests), "divisions": divisions}
                     compare_data(before, data, self.out)
@@ -268,8 +267,9 @@ class Study:
                     there = written.issuperset(one.setting.run_names)
                     if there and self.folder.is_done(key, rounds, written):
                         continue
+                    one = replace(one, noted=noted.get(key, {}))
                     if not on_cluster:
-                        machine = rehearse(one, suited(spec, _machine(noted, one.setting)))
+                        machine = rehearse(one, suited(spec, one.noted.get("machine", {})))
                         one.leave_device()
                         one = replace(one, machine=machine)
                     study.todo.append(one)
@@ -278,8 +278,7 @@ class Study:
 
             assert spec.cluster is not None
             shown.until_end.enter_context(connected(spec.cluster))
-            machines = {one.setting.key: _machine(noted, one.setting) for one in study.todo}
-            workers = ray_workers(spec, study.todo, machines, anyway)
+            workers = ray_workers(spec, study.todo, anyway)
             study.cluster = shown.until_end.enter_context(workers)
         return study
 
@@ -361,12 +360,6 @@ def resume(
     return Study.load(out, cluster=cluster).resume(
         progress, rounds=rounds, anyway=anyway, trackers=trackers
     )
-
-
-def _machine(noted: Facts, part: Setting) -> Facts:
-    """What study.yaml notes of the machine of a part, if it has begun."""
-    facts: Facts = noted.get(part.key, {}).get("machine", {})
-    return facts
 
 
 def extended(
