@@ -8,6 +8,7 @@ from typing import Any
 
 from fedskip.config import RECORD, Places, Tree, bundled
 from fedskip.config.setting import KEYS, Setting
+from fedskip.config.study import TOP_LEVEL, axes_of, check_keys
 from fedskip.config.tree import TAGS, flatten, tagged
 from fedskip.errors import InputError, nearest, require, unknown
 
@@ -27,6 +28,7 @@ def requested_study(study: str | None, over: Tree, scale: float | None = None) -
     if study is not None:
         refuse_unknown(study)
     tree = bundled.load(bundled.QUICKSTART if study is None else study)
+    check_keys(over, TOP_LEVEL)  # not `record`, which a study file may have
     if study and study.partition("/")[0] in bundled.papers():
         tree = marked(tree, over.values, scale)
     elif scale is not None:
@@ -107,11 +109,16 @@ def overridden(tree: Tree, over: Tree) -> Tree:
     """A study with the command line laid over it.
 
     The command line also beats the keys of single settings: otherwise it would have no effect on a key that
-    all settings set. References keep their keys; in a shorter study they are shorter, too.
+    all settings set. References keep their keys, and what the command line sweeps; in a shorter study they
+    are shorter, too.
     """
     own = Tree({key: value for key, value in over.values.items() if key in KEYS and key != "name"})
     other_runs = {"methods", "seeds"} & own.values.keys()
     entries, places = tree.values.get("settings"), Places(tree.places)
+    before, given = flatten(tree.values), flatten(own.values)
+    with over.places.in_errors():
+        swept = [key for key, _ in axes_of(over.over(tree).values)]
+    kept = {key: before.get(key) for key in swept if key in given}  # by references
     if isinstance(entries, list):
         entries = list(entries)
         for index, entry in enumerate(entries):
@@ -123,9 +130,8 @@ def overridden(tree: Tree, over: Tree) -> Tree:
                 entries[index] = values
                 places |= {f"settings.{index}.{path}": place for path, place in over.places.items()}
             elif isinstance(entry, Mapping):
-                entries[index] = _in_proportion(
-                    entry, tree.values.get("rounds"), own.values.get("rounds")
-                )
+                shorter = _in_proportion(entry, tree.values.get("rounds"), own.values.get("rounds"))
+                entries[index] = Tree(shorter).over(Tree(kept)).values
     values = {**tree.values, "settings": entries}
     return over.over(dataclasses.replace(tree, values=values, places=places))
 
