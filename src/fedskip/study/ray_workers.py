@@ -222,7 +222,7 @@ class RayWorkers:
             file = group.file
             return Job(
                 self._settings[setting.key], training.facts[setting.key]["machine"], group=group.number,
-                study=training.folder.identity, columns=training.history.columns,
+                study=training.identity, columns=training.history.columns,
                 checkpoint=None if file is None else (file.name, file.read_bytes()),
             )  # fmt: skip
 

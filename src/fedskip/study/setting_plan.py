@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedskip.config import StudySpec
 from fedskip.data.division import worst_decile
 from fedskip.engine import Engine, Loop, Stacked
 from fedskip.errors import InputError, flag
@@ -113,26 +114,21 @@ class SettingPlan:
     def __init__(
         self,
         prepared: Prepared,
-        *,
+        spec: StudySpec,
         study: str,
-        rows: int | None = None,
-        checkpoint_every: int | None = None,
-        noted: Facts | None = None,
         only: int | None = None,
     ) -> None:
         """Plan a setting.
 
         Args:
+            spec: says how many rows the stacked engine computes at a time, else what was noted or what fits.
             study: whose checkpoints they are, a digest.
-            rows: the most that the stacked engine computes at a time; None: what was noted, or what fits.
-            checkpoint_every: rounds from one checkpoint to the next; None: what suits the setting.
-            noted: what was noted of the machine when the setting began.
             only: the number of the one group that is trained here; None: all are.
         """
         assert prepared.machine is not None
         self.prepared, self.machine, self.setting = prepared, prepared.machine, prepared.setting
-        self.study, setting, noted = study, prepared.setting, noted or {}
-        self.checkpoint_every = interval(setting.rounds, checkpoint_every)
+        self.study, setting, noted = study, prepared.setting, prepared.noted.get("machine", {})
+        self.checkpoint_every = interval(setting.rounds, spec.checkpoint_every)
         self.evaluation = Evaluation(prepared)
         self.warnings = sanity_checks(prepared)
         self.new: list[str] = []  # runs that start at round 0, although others go on
@@ -148,7 +144,7 @@ class SettingPlan:
             )
             for planned in mine
         ]  # fmt: skip
-        rows = rows or noted.get("rows") or (NO_LIMIT if noted else None)
+        rows = spec.rows or noted.get("rows") or (NO_LIMIT if noted else None)
         for index, number in enumerate(numbers):
             records = self.records[index :: len(numbers)]
             sizes = noted_sizes(noted, number, total)

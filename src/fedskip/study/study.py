@@ -6,11 +6,11 @@ import contextlib
 import html
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 
@@ -53,7 +53,7 @@ class PreparedStudy:
 
     settings: list[Setting]  # all of them, with what `extend` added
     todo: list[Prepared]  # the parts of them that are not done
-    cluster: Any = None  # the workers of a cluster, where it is trained on one
+    train: Callable[[Training], None]  # here, or on a cluster
 
 
 class Study:
@@ -256,7 +256,7 @@ class Study:
         datasets = LoadedDatasets()
         written = set(self.folder.summary().column("run") if begun else ())
         noted = self.folder.record().get("settings", {}) if begun else {}
-        study = PreparedStudy([], [])
+        study = PreparedStudy([], [], train_settings)
         for draft in spec.settings:
             with self._naming_setting(draft):
                 draft.refuse_named_objects()
@@ -279,7 +279,7 @@ class Study:
             assert spec.cluster is not None
             shown.until_end.enter_context(connected(spec.cluster))
             workers = ray_workers(spec, study.todo, anyway)
-            study.cluster = shown.until_end.enter_context(workers)
+            study.train = shown.until_end.enter_context(workers).train
         return study
 
     @contextlib.contextmanager
@@ -332,8 +332,7 @@ class Study:
                 start = Start.of(self.out, self.spec, prepared.settings, rows)
                 shown.trackers.on_start(start)
             trained = [one.setting for one in prepared.todo]
-            train = prepared.cluster.train if prepared.cluster is not None else train_settings
-            train(training)
+            prepared.train(training)
             training.write_results(trained)
             results = Results.read(self.out)
             try:

@@ -60,6 +60,7 @@ class Training:
         self.spec, self.study, self.todo = spec, plain(spec, settings), todo
         self.folder, self.progress, self.trackers = folder, progress, trackers
         self.stop, self.anyway, self.record = stop, anyway, folder.record()
+        self.identity = folder.identity
         self.facts: Facts = self.record.setdefault("settings", {})  # noted of each part, by key
         self.failed: GroupsFailed | None = None  # some runs were set aside
         self.parts = [part for setting in settings for part in setting.parts()]
@@ -191,11 +192,7 @@ def train_settings(training: Training) -> None:
 
 def make_setting_plan(training: Training, prepared: Prepared) -> SettingPlan:
     """Plan a setting from its last checkpoint, and note what it resolved to in study.yaml."""
-    spec, noted = training.spec, prepared.noted.get("machine")
-    plan = SettingPlan(
-        prepared, study=training.folder.identity, rows=spec.rows,
-        checkpoint_every=spec.checkpoint_every, noted=noted,
-    )  # fmt: skip
+    plan = SettingPlan(prepared, training.spec, training.identity)
     training.note(prepared, plan.facts())
     training.write_study([prepared])
     for held in newest(training.folder.checkpoints, plan.setting.key):
