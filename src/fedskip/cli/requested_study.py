@@ -62,20 +62,16 @@ def marked(tree: Tree, given: Mapping[str, Any], scale: float | None) -> Tree:
     if scale is not None:
         rounds, rule = given.get("rounds"), "must be above 0 and at most 1"
         require("--scale", 0 < scale <= 1, rule, scale, "0.1 is a tenth of the rounds")
-        require(
-            "--scale", rounds is None, "cannot be given with --rounds", scale, "give one of the two"
-        )
+        rule, fix = "cannot be given with --rounds", "give one of the two"
+        require("--scale", rounds is None, rule, scale, fix)
     entries = []
     for entry in tree.values["settings"]:
         own = {**tree.values, **entry}
         fewer = given.get("rounds") if scale is None else math.ceil(scale * own["rounds"])
         less = {"rounds": fewer, "seeds": given.get("seeds")}
         less = {key: value for key, value in less.items() if _count(value) < _count(own[key])}
-        record = entry.get(RECORD) or {}
-        full = {
-            f"full_{key}": _count(own[key]) for key in less
-        }  # it may be a smaller version already
-        record = {**full, **record}
+        # it may be a smaller version already
+        record = {f"full_{key}": _count(own[key]) for key in less} | (entry.get(RECORD) or {})
         notes = [*filter(None, [own.get("note")]), *_changed(own, given)]
         more = {"note": "; ".join(notes)} if notes else {}
         entries.append({**entry, **less, **more, **({RECORD: record} if record else {})})
@@ -141,17 +137,12 @@ def _refuse_swept(entry: Mapping[str, Any], own: Tree) -> None:
     given = flatten(own.values)
     for key in ((entry.get(RECORD) or {}).get("sweep") or {}).get("keys", ()):
         rule = f"is swept, and {entry.get('name')} has a value of its own"
-        require(
-            key, key not in given, rule, given.get(key), "choose points of the sweep with --only"
-        )
+        fix = "choose points of the sweep with --only"
+        require(key, key not in given, rule, given.get(key), fix)
 
 
 def _in_proportion(entry: Mapping[str, Any], before: Any, now: Any) -> Mapping[str, Any]:
     """A reference, shortened by the same share as the study."""
     own = entry.get("rounds")
-    if (
-        not all(type(rounds) is int and rounds > 0 for rounds in (own, before, now))
-        or now >= before
-    ):
-        return entry
-    return {**entry, "rounds": math.ceil(own * now / before)}
+    counts = all(type(rounds) is int and rounds > 0 for rounds in (own, before, now))
+    return {**entry, "rounds": math.ceil(own * now / before)} if counts and now < before else entry

@@ -246,9 +246,8 @@ class Draft:
                     keys[key] = read(value)
             data: Any = keys.get("data")
             own = isinstance(data, Dataset)
-            name: Any = (
-                data.name if own else data.get("name") if isinstance(data, Mapping) else data
-            )
+            name: Any = data.get("name") if isinstance(data, Mapping) else data
+            name = data.name if own else name
             require("data.name", bool(name), "is missing", ..., "write data: {name: synthetic}")
             if "name" not in keys:  # the data set's, which may be a path
                 keys = {"name": as_name(name if own else Path(name).stem)} | keys
@@ -339,10 +338,8 @@ def _check(setting: Setting) -> None:
     """Refuse values that do not fit together."""
     target, stop, methods = setting.target, setting.stop or {}, setting.all_methods
     if isinstance(target, str) and not setting.reference:
-        fix = f"write a score or {' or '.join(map(text, methods))}"
-        require(
-            "target", parse_many(target)[0] in methods, "must be one of the methods", target, fix
-        )
+        fix, known = f"write a score or {' or '.join(map(text, methods))}", parse_many(target)[0]
+        require("target", known in methods, "must be one of the methods", target, fix)
     if stop:
         fix = "set validation=0.1: a run must not be ended by its test scores"
         require("stop", setting.validation > 0, "needs a validation split", stop, fix)

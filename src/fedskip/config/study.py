@@ -124,9 +124,9 @@ def build(tree: Tree) -> StudySpec:
                 # what was run already holds no grids: there, lists of lists are values
                 grids.append((point, dict(axes_of(point.values, begun))))
         _refuse_many(sum(math.prod(map(len, axes.values())) for _, axes in grids), most)
-        points = [
-            p for whole, axes in grids for p in (_points(whole, axes, name) if axes else [whole])
-        ]
+        points: list[Tree] = []
+        for whole, axes in grids:
+            points += _points(whole, axes, name) if axes else [whole]
         study = {key: values[key] for key in STUDY_KEYS if values.get(key) is not None}
         spec = StudySpec(settings=tuple(map(_draft, points)), **study)
     return narrowed(spec, tree.only) if tree.only else spec

@@ -317,7 +317,7 @@ class Coordinator:
         self.run.round = notes["round"]
         self.experiment, self.began = notes["experiment"], self.began - notes["seconds"]
         self.accepted, self.sizes = np.array(notes["accepted"]), np.array(notes["sizes"])
-        self.rows = list(Table.parse(read_history(file) or "", file))
+        self.rows = list(Table.parse(read_history(file), file))
         return True
 
 

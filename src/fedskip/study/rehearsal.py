@@ -44,9 +44,8 @@ SAMPLES = 2  # enough for a BatchNorm
 # how far engines may be apart after a step: of a tensor's change, and of all
 APART = {torch.float64: (1e-4, 1e-6), torch.float32: (0.05, 1e-3)}
 
-SOME = (
-    10_000  # training samples whose features are looked at, test samples that are scored at a time
-)
+# training samples whose features are looked at, test samples that are scored at a time
+SOME = 10_000
 FAR = 10.0  # from unit scale
 
 
@@ -156,9 +155,8 @@ def _refuse_no_classes(prepared: Prepared, output: Tensor, targets: Tensor) -> N
             wrong = labels[part][(labels[part] < 0) | (labels[part] >= scores)]
             if wrong.size:
                 rule = f"must hold classes from 0 to {scores - 1}, for which the model has scores"
-                raise InputError(
-                    "data.y", rule, int(wrong.min() if wrong.min() < 0 else wrong.max())
-                )
+                worst = wrong.min() if wrong.min() < 0 else wrong.max()
+                raise InputError("data.y", rule, int(worst))
 
 
 def _try_measures(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
@@ -185,10 +183,8 @@ def _try_measures(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
             rule = "must give every sample a number that does not depend on the samples beside it"
             raise InputError(field, rule, float(together[0]), fix)
     if any(metric.whole for metric in task.metrics):
-        x, test = (
-            prepared.start(setting.seeds[0], "init"),
-            prepared.division(setting.seeds[0]).evaluated,
-        )
+        seed = setting.seeds[0]
+        x, test = prepared.start(seed, "init"), prepared.division(seed).evaluated
         with _trying("metric", f"cannot score {len(test):,} test samples", setting.metric):
             Evaluator(task, stacked=False)(x[None], test, further=True)
 
@@ -287,9 +283,8 @@ def _compare_engines(prepared: Prepared, job: Job, streams: int) -> None:
             train_transform=None if task.train_transform is None else double,
         )  # fmt: skip
         alone, stacked = both(in_fp64, replace(job, x=job.x.double()))
-    except (
-        Exception
-    ):  # whatever a module in float64 may raise that it does not in float32; or the memory
+    # whatever a module in float64 may raise that it does not in float32; or the memory
+    except Exception:
         alone, stacked = both(replace(task, arithmetic=Arithmetic("fp32")), job)
     (alike, noise), d = APART[alone.dtype], task.layout.trainable
     for span in task.layout.spans:
@@ -339,11 +334,8 @@ def score_of_guessing(prepared: Prepared) -> dict[str, Any]:
 
     The answer is what the training samples are like: how common each class or label is, or their mean.
     """
-    task, metric, labels = (
-        prepared.task,
-        prepared.task.metrics[0],
-        prepared.dataset.samples.labels(),
-    )
+    task, labels = prepared.task, prepared.dataset.samples.labels()
+    metric = task.metrics[0]
     division = prepared.division(prepared.setting.seeds[0])
     inputs, _ = task.samples.take(on(prepared.device, division.clients.indices[:1]))
     inputs = task.test_transform(inputs) if task.test_transform else inputs

@@ -209,9 +209,7 @@ class SettingPlan:
         names = [record.name for group in groups for record in group.records]
         missing = [name for name in names if name not in notes["runs"]]
         if missing and not anyway:
-            fix = (
-                f"bring back the study that it is of, or start the run again with {flag('anyway')}"
-            )
+            fix = f"bring back its study, or start the run again with {flag('anyway')}"
             raise InputError("checkpoint", f"holds no run {missing[0]}", str(file), fix)
         self.new += missing
         for group in groups:
