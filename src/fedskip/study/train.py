@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -203,7 +202,7 @@ def make_setting_plan(training: Training, prepared: Prepared) -> SettingPlan:
     return plan
 
 
-def train_setting(plan: SettingPlan, training: Training, workers: Workers) -> None:
+def train_setting(plan: SettingPlan, training: Training, workers: InProcess) -> None:
     """Train a setting from where it is to its end.
 
     Progress and trackers get rows as they come. Those of several groups are written at the next checkpoint,
@@ -257,8 +256,8 @@ def write_model(path: Path, content: bytes | None) -> None:
 # --- where groups of runs are trained --------------------------------------------------------------------
 
 
-class Workers(Protocol):
-    """Train groups of runs; the same groups give the same bits wherever they are trained."""
+class InProcess:
+    """Trains groups of runs in this process. They give the same bits wherever they are trained."""
 
     def advance(
         self, groups: Sequence[Group], until: int, preparing: Preparing
@@ -267,25 +266,14 @@ class Workers(Protocol):
 
         Afterwards the runs here are as they were where they were trained.
         """
+        for group in groups:
+            yield from group.advance(until, preparing)
 
     def close(self) -> None:
         """Leave nothing running."""
 
 
-class InProcess:
-    """Trains in this process, one group after another."""
-
-    def advance(
-        self, groups: Sequence[Group], until: int, preparing: Preparing
-    ) -> Iterator[list[Row]]:
-        for group in groups:
-            yield from group.advance(until, preparing)
-
-    def close(self) -> None:
-        pass
-
-
-class Forked:
+class Forked(InProcess):
     """Trains each group in a process of its own, forked when its group first advances."""
 
     def __init__(self) -> None:
