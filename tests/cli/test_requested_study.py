@@ -61,9 +61,11 @@ def test_a_reference_is_not_swept_by_the_command_line():
 
 def test_the_record_of_a_study_is_not_given(quickstart):
     for file in (None, str(quickstart[0] / "study.yaml")):
-        with pytest.raises(InputError, match=r"^record is not a known key.*set record\.added=moon"):
+        with pytest.raises(
+            InputError, match=r"^record is what a study notes of itself.*set record\.added=moon"
+        ):
             requested_study(file, assigned(["record.added=moon"]))
-    with pytest.raises(InputError, match=r"^record is not a known key"):
+    with pytest.raises(InputError, match=r"^record is what a study notes of itself"):
         build(Tree({"data": "synthetic", "record": {"added": "moon"}}))
 
 

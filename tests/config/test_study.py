@@ -67,7 +67,9 @@ def test_a_study_file(tmp_path: Path) -> None:
 
 
 def test_a_file_without_settings_or_name(tmp_path: Path) -> None:
-    spec = build(written(tmp_path, "data: synthetic\nrecord: {study: digest, versions: {torch: '2.6'}}\n"))
+    spec = build(
+        written(tmp_path, "data: synthetic\nrecord: {study: digest, versions: {torch: '2.6'}}\n")
+    )
     assert spec.name == "study"
     assert [setting.name for setting in spec.settings] == ["synthetic"]
 

@@ -169,6 +169,9 @@ def check_keys(tree: Tree, known: list[str]) -> None:
     for key in tree.values:
         if key not in known:
             error = unknown_key(key, [name for name in known if name != RECORD])
+            if key == RECORD:
+                rule = "is what a study notes of itself, and no key"
+                error = InputError(key, rule, fix="leave it out")
             if key in _INNER:
                 error = InputError(key, "is not a known key", fix=f"did you mean {_INNER[key]!r}?")
             if key in STUDY_KEYS:
