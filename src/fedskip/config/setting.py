@@ -147,13 +147,13 @@ class Setting:
             for method, label in zip(self.methods, labels, strict=True)
             for seed in self.seeds
         )
-        methods, seeds = [*self.methods], [*self.seeds]
+        methods, seeds = [*self.methods], dict.fromkeys(self.seeds)
         for added in self.record.added:
             methods += [method for method in added.methods if method not in methods]
-            seeds += [seed for seed in added.seeds if seed not in seeds]
+            seeds |= dict.fromkeys(added.seeds)
         vars(self).update(
             keys={key: getattr(self, key) for key in KEYS}, key=part_key(self.name, len(self.earlier)),
-            runs=runs, run_names=[run.name for run in runs], all_methods=methods, all_seeds=seeds,
+            runs=runs, run_names=[run.name for run in runs], all_methods=methods, all_seeds=[*seeds],
         )  # fmt: skip
 
     def __repr__(self) -> str:
