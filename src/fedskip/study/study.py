@@ -143,11 +143,6 @@ class Study:
             self._check(rounds, anyway)  # before its data are looked at
             prepared = self._prepare(shown, begun=True, anyway=anyway)
             self.folder.refuse_other(plain(self.spec, prepared.settings))
-            for setting, (_, begun) in zip(prepared.settings, self._pairs(), strict=True):
-                cosine = Decay.parse(setting.local.decay).kind == "cosine"
-                if cosine and setting.rounds != begun.get("rounds"):
-                    rule = "cannot change under a cosine decay, which depends on it"
-                    raise InputError(option("rounds"), rule, rounds)
             return self._train(prepared, shown, anyway)
 
     def extend(
@@ -166,11 +161,10 @@ class Study:
             progress, trackers: as for `run`.
         """
         with self._shown(progress, trackers) as shown, self._begun_folder():
-            self._check()
+            begun = self._check()
             if not self.is_finished():
                 fix = f"finish it first, with {how_to_resume_study(self.out)}"
                 raise InputError("out", "holds a study that is not finished", str(self.out), fix)
-            begun = self._begun()
             self.spec = extended(self.spec, begun, methods, seeds)
             prepared, record = self._prepare(shown, begun=True), self.folder.record()
             for one in prepared.todo:
@@ -226,8 +220,8 @@ class Study:
         with locked(self.out):
             yield
 
-    def _check(self, rounds: int | None = None, anyway: bool = False) -> None:
-        """Refuse to go on in a folder that is not as this study left it.
+    def _check(self, rounds: int | None = None, anyway: bool = False) -> list[Setting]:
+        """Refuse to go on in a folder that is not as this study left it; gives its settings.
 
         The study gets the rounds and runs that were added since it began.
         """
@@ -237,12 +231,15 @@ class Study:
         self._take_rounds(rounds)
         begun = self._begun()
         self.folder.refuse_other(plain(self.spec, begun))
-        had = [
-            (part, keys.get("rounds", part.rounds))
-            for setting, (_, keys) in zip(begun, self._pairs(), strict=True)
-            for part in setting.parts()
-        ]
+        had: list[tuple[Setting, int]] = []
+        for setting, (_, keys) in zip(begun, self._pairs(), strict=True):
+            before = keys.get("rounds", setting.rounds)
+            if setting.rounds != before and Decay.parse(setting.local.decay).kind == "cosine":
+                rule = "cannot change under a cosine decay, which depends on it"
+                raise InputError(option("rounds"), rule, rounds)
+            had += [(part, before) for part in setting.parts()]
         self.folder.refuse_lost_checkpoints(had, self.spec.checkpoint_every)
+        return begun
 
     def _prepare(self, shown: Shown, *, begun: bool = False, anyway: bool = False) -> PreparedStudy:
         """Prepare all settings, and rehearse those that are not done, before anything is written.
