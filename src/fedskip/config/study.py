@@ -101,7 +101,8 @@ def build(tree: Tree) -> StudySpec:
     own over them.
     """
     values, places = tree.values, tree.places
-    begun = "study" in values[RECORD] if isinstance(values.get(RECORD), Mapping) else False
+    record = values.get(RECORD)
+    begun = isinstance(record, Mapping) and "study" in record  # the digest of what a study wrote
     check_keys(tree, [*TOP_LEVEL, RECORD] if begun else TOP_LEVEL)
     entries = values.get("settings") or [{}]
     inside: dict[str, Places] = defaultdict(Places)  # by index of an entry
