@@ -118,7 +118,9 @@ def guesses(
 def accuracy(prepared: Prepared, run: Run) -> float:
     """Of the mean of what the slots hold."""
     test = prepared.division(run.server.seed).test
-    return float(measured(prepared, prepared.metrics[0].of_each, run.server.w.mean(0), test).mean())
+    return float(
+        measured(prepared, prepared.task.metrics[0].of_each, run.server.w.mean(0), test).mean()
+    )
 
 
 def audit(

@@ -159,7 +159,7 @@ def plan_of(
 def in_process(plan: FederationPlan, finish: bool = True) -> Run:
     """The same run, trained by the loop engine in this process; `finish`: with its extra merge, if any."""
     prepared = prepare(plan.spec.settings[0], LoadedDatasets(), torch.device("cpu"), EXACT)
-    run = prepared.run(plan.method, plan.seed)
+    run = prepared.run(plan.setting.runs[0])
     for _ in train(Loop(prepared.task), [run], plan.setting.rounds):
         pass
     if finish:

@@ -148,7 +148,7 @@ settings:
 
 def read_back(spec: StudySpec, folder: Path) -> StudySpec:
     """Through a file of a study that was begun, in which lists of lists are no grid."""
-    return build(written(folder, f"{dump(spec)}{RECORD}: {{}}\n"))
+    return build(written(folder, f"{dump(spec)}{RECORD}: {{study: digest}}\n"))
 
 
 # --- results that can be checked by hand ---------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 
 from fedskip.cli.requested_study import overridden, requested_study
-from fedskip.config import Record, Tree, build
+from fedskip.config import Places, Record, Tree, assigned, build
 from fedskip.errors import InputError
 
 
@@ -28,7 +28,7 @@ def test_the_command_line_beats_single_settings_and_references_shrink_with_it():
 
 
 def test_a_study_file_that_was_written_can_be_changed_and_run_again(quickstart):
-    over = Tree({"rounds": 7, "seeds": 2}, {"rounds": "--rounds"})
+    over = Tree({"rounds": 7, "seeds": 2}, Places({"rounds": "--rounds"}))
     spec = build(requested_study(str(quickstart[0] / "study.yaml"), over))
     assert [(s.name, s.keys["rounds"], len(s.keys["seeds"])) for s in spec.settings] == [
         ("synthetic", 7, 2),
@@ -50,6 +50,23 @@ def test_a_point_of_a_sweep_keeps_what_it_is_called_by():
         InputError, match=r"local\.lr is swept, and a\(lr=0\.1\) has a value of its own"
     ):
         overridden(tree, Tree({"local": {"lr": 1}}))
+
+
+def test_a_reference_is_not_swept_by_the_command_line():
+    spec = build(requested_study(None, Tree({"local.lr": [0.1, 0.2], "model.hidden": [8]})))
+    found = {one.name: one.keys["local"].get("lr") for one in spec.settings}
+    assert found == {"synthetic(lr=0.1)": 0.1, "synthetic(lr=0.2)": 0.2, "centralised": 0.01}
+    assert [one.keys["model"]["hidden"] for one in spec.settings] == [[8]] * 3
+
+
+def test_the_record_of_a_study_is_not_given(quickstart):
+    for file in (None, str(quickstart[0] / "study.yaml")):
+        with pytest.raises(
+            InputError, match=r"^record is what a study notes of itself.*set record\.added=moon"
+        ):
+            requested_study(file, assigned(["record.added=moon"]))
+    with pytest.raises(InputError, match=r"^record is what a study notes of itself"):
+        build(Tree({"data": "synthetic", "record": {"added": "moon"}}))
 
 
 def test_another_data_set_starts_from_its_own_defaults():

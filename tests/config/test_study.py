@@ -67,7 +67,9 @@ def test_a_study_file(tmp_path: Path) -> None:
 
 
 def test_a_file_without_settings_or_name(tmp_path: Path) -> None:
-    spec = build(written(tmp_path, "data: synthetic\nrecord: {torch: '2.6'}\n"))
+    spec = build(
+        written(tmp_path, "data: synthetic\nrecord: {study: digest, versions: {torch: '2.6'}}\n")
+    )
     assert spec.name == "study"
     assert [setting.name for setting in spec.settings] == ["synthetic"]
 
@@ -259,7 +261,7 @@ def test_what_was_expanded_is_read_back(tmp_path: Path) -> None:
         Tree(BASE | {"local.lr": [0.01, 0.1], "model": {"name": "mlp", "hidden": [[32], [64, 32]]}})
     )
     assert build(written(tmp_path, dump(spec))) == spec
-    file = written(tmp_path, f"{dump(spec)}record: {{}}\n")
+    file = written(tmp_path, f"{dump(spec)}record: {{study: digest}}\n")
     assert build(load_yaml(tmp_path / "study.yaml")) == build(file)
 
 

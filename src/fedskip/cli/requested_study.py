@@ -8,6 +8,7 @@ from typing import Any
 
 from fedskip.config import RECORD, Places, Tree, bundled
 from fedskip.config.setting import KEYS, Setting
+from fedskip.config.study import TOP_LEVEL, axes_of, check_keys
 from fedskip.config.tree import TAGS, flatten, tagged
 from fedskip.errors import InputError, nearest, require, unknown
 
@@ -27,6 +28,7 @@ def requested_study(study: str | None, over: Tree, scale: float | None = None) -
     if study is not None:
         refuse_unknown(study)
     tree = bundled.load(bundled.QUICKSTART if study is None else study)
+    check_keys(over, TOP_LEVEL)  # not `record`, which a study file may have
     if study and study.partition("/")[0] in bundled.papers():
         tree = marked(tree, over.values, scale)
     elif scale is not None:
@@ -60,20 +62,16 @@ def marked(tree: Tree, given: Mapping[str, Any], scale: float | None) -> Tree:
     if scale is not None:
         rounds, rule = given.get("rounds"), "must be above 0 and at most 1"
         require("--scale", 0 < scale <= 1, rule, scale, "0.1 is a tenth of the rounds")
-        require(
-            "--scale", rounds is None, "cannot be given with --rounds", scale, "give one of the two"
-        )
+        rule, fix = "cannot be given with --rounds", "give one of the two"
+        require("--scale", rounds is None, rule, scale, fix)
     entries = []
     for entry in tree.values["settings"]:
         own = {**tree.values, **entry}
         fewer = given.get("rounds") if scale is None else math.ceil(scale * own["rounds"])
         less = {"rounds": fewer, "seeds": given.get("seeds")}
         less = {key: value for key, value in less.items() if _count(value) < _count(own[key])}
-        record = entry.get(RECORD) or {}
-        full = {
-            f"full_{key}": _count(own[key]) for key in less
-        }  # it may be a smaller version already
-        record = {**full, **record}
+        # it may be a smaller version already
+        record = {f"full_{key}": _count(own[key]) for key in less} | (entry.get(RECORD) or {})
         notes = [*filter(None, [own.get("note")]), *_changed(own, given)]
         more = {"note": "; ".join(notes)} if notes else {}
         entries.append({**entry, **less, **more, **({RECORD: record} if record else {})})
@@ -107,11 +105,16 @@ def overridden(tree: Tree, over: Tree) -> Tree:
     """A study with the command line laid over it.
 
     The command line also beats the keys of single settings: otherwise it would have no effect on a key that
-    all settings set. References keep their keys; in a shorter study they are shorter, too.
+    all settings set. References keep their keys, and what the command line sweeps; in a shorter study they
+    are shorter, too.
     """
     own = Tree({key: value for key, value in over.values.items() if key in KEYS and key != "name"})
     other_runs = {"methods", "seeds"} & own.values.keys()
     entries, places = tree.values.get("settings"), Places(tree.places)
+    before, given = flatten(tree.values), flatten(own.values)
+    with over.places.in_errors():
+        swept = [key for key, _ in axes_of(over.over(tree).values)]
+    kept = {key: before.get(key) for key in swept if key in given}  # by references
     if isinstance(entries, list):
         entries = list(entries)
         for index, entry in enumerate(entries):
@@ -123,9 +126,8 @@ def overridden(tree: Tree, over: Tree) -> Tree:
                 entries[index] = values
                 places |= {f"settings.{index}.{path}": place for path, place in over.places.items()}
             elif isinstance(entry, Mapping):
-                entries[index] = _in_proportion(
-                    entry, tree.values.get("rounds"), own.values.get("rounds")
-                )
+                shorter = _in_proportion(entry, tree.values.get("rounds"), own.values.get("rounds"))
+                entries[index] = Tree(shorter).over(Tree(kept)).values
     values = {**tree.values, "settings": entries}
     return over.over(dataclasses.replace(tree, values=values, places=places))
 
@@ -135,17 +137,12 @@ def _refuse_swept(entry: Mapping[str, Any], own: Tree) -> None:
     given = flatten(own.values)
     for key in ((entry.get(RECORD) or {}).get("sweep") or {}).get("keys", ()):
         rule = f"is swept, and {entry.get('name')} has a value of its own"
-        require(
-            key, key not in given, rule, given.get(key), "choose points of the sweep with --only"
-        )
+        fix = "choose points of the sweep with --only"
+        require(key, key not in given, rule, given.get(key), fix)
 
 
 def _in_proportion(entry: Mapping[str, Any], before: Any, now: Any) -> Mapping[str, Any]:
     """A reference, shortened by the same share as the study."""
     own = entry.get("rounds")
-    if (
-        not all(type(rounds) is int and rounds > 0 for rounds in (own, before, now))
-        or now >= before
-    ):
-        return entry
-    return {**entry, "rounds": math.ceil(own * now / before)}
+    counts = all(type(rounds) is int and rounds > 0 for rounds in (own, before, now))
+    return {**entry, "rounds": math.ceil(own * now / before)} if counts and now < before else entry

@@ -186,9 +186,8 @@ def _plain(value: Any) -> Any:
 
 def read_init(value: Any) -> str:
     path = fit("init", os.fspath(value) if isinstance(value, os.PathLike) else value, str)
-    require(
-        "init", path != "", "must name a file of weights", path, "leave it out to start at random"
-    )
+    fix = "leave it out to start at random"
+    require("init", path != "", "must name a file of weights", path, fix)
     return str(path)
 
 

@@ -10,9 +10,9 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fedskip.config.fields import PYTHON, READERS, as_name, from_mapping, read_seeds
 from fedskip.config.tree import TAGS, Places, Tree, overlay
@@ -81,12 +81,21 @@ class Record:
 # --- settings --------------------------------------------------------------------------------------------
 
 
+class PlannedRun(NamedTuple):
+    """One method at one seed."""
+
+    name: str  # in files
+    method: Method
+    label: str  # of the method, in tables
+    seed: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """Data set, partition, model, local training, and the methods and seeds that are run on them.
 
-    The fields with a text are the keys of a setting. The site's reference shows these texts. `Draft.resolved`
-    makes settings and checks them.
+    The fields with a text are the keys of a setting; the site's reference shows these texts. Then come
+    what commands noted, and what follows from these. `Draft.resolved` makes settings and checks them.
     """
 
     name: str
@@ -153,13 +162,35 @@ class Setting:
     # not keys: what commands noted, and the methods of the parts before this one (see `parts`)
     record: Record = field(default_factory=Record)
     earlier: tuple[tuple[Method, ...], ...] = ()
+    # what follows from these
+    keys: dict[str, Any] = field(init=False, compare=False)
+    key: str = field(init=False, compare=False)  # in checkpoints and in the record of a study
+    runs: tuple[PlannedRun, ...] = field(init=False, compare=False)  # without those that were added
+    run_names: list[str] = field(init=False, compare=False)
+    all_methods: list[Method] = field(init=False, compare=False)  # also those that were added
+    all_seeds: list[int] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        known = labels_as_added([*self.earlier, self.methods])
+        labels = [next(label for other, label in known if other == one) for one in self.methods]
+        runs = tuple(
+            PlannedRun(
+                short_file_name(f"{self.name}.{in_a_file(label)}.s{seed}"), method, label, seed
+            )
+            for method, label in zip(self.methods, labels, strict=True)
+            for seed in self.seeds
+        )
+        methods, seeds = [*self.methods], dict.fromkeys(self.seeds)
+        for added in self.record.added:
+            methods += [method for method in added.methods if method not in methods]
+            seeds |= dict.fromkeys(added.seeds)
+        vars(self).update(
+            keys={key: getattr(self, key) for key in KEYS}, key=part_key(self.name, len(self.earlier)),
+            runs=runs, run_names=[run.name for run in runs], all_methods=methods, all_seeds=[*seeds],
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Setting({self.name!r})"
-
-    @property
-    def keys(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in KEYS}
 
     @property
     def headline(self) -> str | Callable[..., Any]:
@@ -169,31 +200,6 @@ class Setting:
     def division_seed(self, seed: int) -> int:
         """The seed of a run's split and partition."""
         return seed if self.partition_seed is None else self.partition_seed
-
-    # --- names -------------------------------------------------------------------------------------
-
-    @property
-    def key(self) -> str:
-        """How checkpoints and the record of a study call it."""
-        return part_key(self.name, len(self.earlier))
-
-    @property
-    def run_names(self) -> list[str]:
-        return [self.run_name(method, seed) for method in self.methods for seed in self.seeds]
-
-    def run_name(self, method: Method, seed: int) -> str:
-        """How files call one of its runs."""
-        return short_file_name(f"{self.name}.{in_a_file(self.label(method))}.s{seed}")
-
-    def label(self, method: Method) -> str:
-        """How tables call one of its methods."""
-        return next(label for known, label in self._labels if known == method)
-
-    @cached_property
-    def _labels(self) -> list[tuple[Method, str]]:
-        return labels_as_added([*self.earlier, self.methods])
-
-    # --- parts -------------------------------------------------------------------------------------
 
     def parts(self) -> list[Setting]:
         """The runs that the setting began with, and the runs of every addition, each as a setting.
@@ -210,20 +216,6 @@ class Setting:
             )
             for number, part in enumerate(parts)
         ]  # fmt: skip
-
-    @property
-    def all_methods(self) -> list[Method]:
-        """Also those that were added."""
-        methods = list(self.methods)
-        for runs in self.record.added:
-            methods += [method for method in runs.methods if method not in methods]
-        return methods
-
-    @property
-    def all_seeds(self) -> list[int]:
-        """Also those that were added."""
-        added = (seed for runs in self.record.added for seed in runs.seeds)
-        return list(dict.fromkeys([*self.seeds, *added]))
 
     def extended(self, methods: Sequence[Method], seeds: Sequence[int]) -> Setting:
         """The setting with more methods, more seeds or both. What it has already is left as it is.
@@ -246,7 +238,11 @@ class Setting:
         return replace(self, record=replace(self.record, added=tuple(added)))
 
 
-KEYS = [f.name for f in dataclasses.fields(Setting) if f.name not in ("record", "earlier")]
+KEYS = [
+    field.name
+    for field in dataclasses.fields(Setting)
+    if field.init and field.name not in ("record", "earlier")
+]
 _NEEDED = {  # what the data set may lack -> an example
     "partition": "iid", "model": "linear", "cohort": 5, "methods": "fedavg", "rounds": 100,
 }  # fmt: skip
@@ -268,6 +264,9 @@ class Draft:
     keys: Mapping[str, Any]
     record: Record = field(default_factory=Record)
     places: Places = field(default_factory=Places, compare=False)
+    name: str = field(init=False, compare=False)
+    # as far as it says so: the methods may be the data set's
+    number_of_runs: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         with self.places.in_errors():
@@ -280,9 +279,8 @@ class Draft:
                     keys[key] = read(value)
             data: Any = keys.get("data")
             own = isinstance(data, Dataset)
-            name: Any = (
-                data.name if own else data.get("name") if isinstance(data, Mapping) else data
-            )
+            name: Any = data.get("name") if isinstance(data, Mapping) else data
+            name = data.name if own else name
             require("data.name", bool(name), "is missing", ..., "write data: {name: synthetic}")
             if "name" not in keys:  # the data set's, which may be a path
                 keys = {"name": as_name(name if own else Path(name).stem)} | keys
@@ -290,20 +288,12 @@ class Draft:
                 rule = f"must be <= {keys['clients']}, the number of clients"
                 fix = "every slot needs a client of its own"
                 require("cohort", keys["cohort"] <= keys["clients"], rule, keys["cohort"], fix)
-        object.__setattr__(self, "keys", keys)
+        number = len(keys.get("methods", "1")) * len(keys.get("seeds", "1"))
+        number += sum(len(runs.methods) * len(runs.seeds) for runs in self.record.added)
+        vars(self).update(keys=keys, name=str(keys["name"]), number_of_runs=number)
 
     def __repr__(self) -> str:
         return f"Draft({self.name!r})"
-
-    @property
-    def name(self) -> str:
-        return str(self.keys["name"])
-
-    @property
-    def number_of_runs(self) -> int:
-        """As far as it says so: the methods may be the data set's."""
-        own = len(self.keys.get("methods", "1")) * len(self.keys.get("seeds", "1"))
-        return own + sum(len(runs.methods) * len(runs.seeds) for runs in self.record.added)
 
     def with_keys(self, **keys: Any) -> Draft:
         """The setting with these values. None leaves a key out."""
@@ -381,10 +371,8 @@ def _check(setting: Setting) -> None:
     """Refuse values that do not fit together."""
     target, stop, methods = setting.target, setting.stop or {}, setting.all_methods
     if isinstance(target, str) and not setting.reference:
-        fix = f"write a score or {' or '.join(map(text, methods))}"
-        require(
-            "target", parse_many(target)[0] in methods, "must be one of the methods", target, fix
-        )
+        fix, known = f"write a score or {' or '.join(map(text, methods))}", parse_many(target)[0]
+        require("target", known in methods, "must be one of the methods", target, fix)
     if stop:
         fix = "set validation=0.1: a run must not be ended by its test scores"
         require("stop", setting.validation > 0, "needs a validation split", stop, fix)

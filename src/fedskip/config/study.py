@@ -121,8 +121,10 @@ def build(tree: Tree) -> StudySpec:
     The keys of a setting stand at the top level, shared by all settings; each entry of `settings` lays its
     own over them.
     """
-    _check_keys(tree, [*TOP_LEVEL, RECORD])
     values, places = tree.values, tree.places
+    record = values.get(RECORD)
+    begun = isinstance(record, Mapping) and "study" in record  # the digest of what a study wrote
+    check_keys(tree, [*TOP_LEVEL, RECORD] if begun else TOP_LEVEL)
     entries = values.get("settings") or [{}]
     inside: dict[str, Places] = defaultdict(Places)  # by index of an entry
     for path, place in places.items():
@@ -138,15 +140,15 @@ def build(tree: Tree) -> StudySpec:
             rule = "must be a mapping such as {name: small, partition.beta: 0.1}"
             require(f"settings.{index}", isinstance(entry, Mapping), rule, entry)
             own = Tree(entry, inside[str(index)])
-            _check_keys(own, [*KEYS, RECORD])
+            check_keys(own, [*KEYS, RECORD])
             point = own.over(shared)
             with point.places.in_errors():
                 # what was run already holds no grids: there, lists of lists are values
-                grids.append((point, dict(_axes(point.values, begun=RECORD in values))))
+                grids.append((point, dict(axes_of(point.values, begun))))
         _refuse_many(sum(math.prod(map(len, axes.values())) for _, axes in grids), most)
-        points = [
-            p for whole, axes in grids for p in (_points(whole, axes, name) if axes else [whole])
-        ]
+        points: list[Tree] = []
+        for whole, axes in grids:
+            points += _points(whole, axes, name) if axes else [whole]
         study = {key: values[key] for key in STUDY_KEYS if values.get(key) is not None}
         spec = StudySpec(settings=tuple(map(_draft, points)), **study)
     return narrowed(spec, tree.only) if tree.only else spec
@@ -184,10 +186,14 @@ def _draft(tree: Tree) -> Draft:
     return Draft({k: v for k, v in tree.values.items() if k != RECORD}, record, tree.places)
 
 
-def _check_keys(tree: Tree, known: list[str]) -> None:
+def check_keys(tree: Tree, known: list[str]) -> None:
+    """Refuse other keys, and say what may be meant."""
     for key in tree.values:
         if key not in known:
             error = unknown_key(key, [name for name in known if name != RECORD])
+            if key == RECORD:
+                rule = "is what a study notes of itself, and no key"
+                error = InputError(key, rule, fix="leave it out")
             if key in _INNER:
                 error = InputError(key, "is not a known key", fix=f"did you mean {_INNER[key]!r}?")
             if key in STUDY_KEYS:
@@ -208,7 +214,7 @@ def _refuse_many(runs: int, allowed: Any) -> None:
 _NEVER_SWEPT = ("name", "methods", "seeds", "metric", "target", "note", "reference")
 
 
-def _axes(values: Mapping[str, Any], begun: bool) -> Iterator[tuple[str, list[Any]]]:
+def axes_of(values: Mapping[str, Any], begun: bool = False) -> Iterator[tuple[str, list[Any]]]:
     """The dotted keys that have a list in the place of a value, and the values in it."""
     for key, value in flatten({key: value for key, value in values.items() if key in KEYS}).items():
         head, _, option = key.partition(".")

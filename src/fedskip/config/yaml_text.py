@@ -121,9 +121,8 @@ def parse(text: str, name: str, key: str = "", where: str = "") -> tuple[Any, di
                 twice = named in values
                 values[named] = value(inner, path, mark, depth + 1)
                 if twice:
-                    raise InputError(
-                        path, "is written twice", ..., "keep one of the two", places[path]
-                    )
+                    rule, fix = "is written twice", "keep one of the two"
+                    raise InputError(path, rule, ..., fix, places[path])
             return values
         try:
             return loader.construct_object(node)

@@ -67,20 +67,17 @@ class RunRecord:
     visits: list[Visited] = field(default_factory=list)  # of outcomes that are not evaluated yet
     # the first visit whose loss was not finite, as far as is known
     broke: BrokenVisit | None = None
+    # of the run
+    name: str = field(init=False)
+    seed: int = field(init=False)
+    about: Row = field(init=False)  # the columns that all tables begin with
 
-    @property
-    def name(self) -> str:
-        return self.run.name
-
-    @property
-    def seed(self) -> int:
-        return self.run.server.seed
-
-    def about(self) -> Row:
-        """The columns that all tables begin with."""
-        return {
+    def __post_init__(self) -> None:
+        server = self.run.server
+        self.name, self.seed = self.run.name, server.seed
+        self.about = {
             "setting": self.setting, "run": self.name, "method": self.label,
-            "period": str(self.run.server.method.period), "seed": self.seed,
+            "period": str(server.method.period), "seed": self.seed,
         }  # fmt: skip
 
     # --- evaluations ---------------------------------------------------------------------------------
@@ -106,7 +103,7 @@ class RunRecord:
         **further: Any,
     ) -> Row:
         """The row of the history for an outcome that was evaluated; `further`: columns beside the usual."""
-        return self.about() | {
+        return self.about | {
             "round": outcome.round, "merges": outcome.merges,
             "test_accuracy": test_accuracy, "test_loss": test_loss,
             "val_accuracy": val_accuracy, "slot_accuracy": slot_accuracy,
@@ -161,16 +158,15 @@ class RunRecord:
 
     def summary(self) -> Row:
         """What is known of the run beside its history; rounds and bytes after the last merge count, too."""
-        server = self.run.server
-        row = self.about()
-        row |= {"merged": self.merged, "diverged": self.run.diverged, "ended": self.ended}
-        if self.run.diverged:  # its last finite numbers stand
+        server, run = self.run.server, self.run
+        row = self.about | {"merged": self.merged, "diverged": run.diverged, "ended": self.ended}
+        if run.diverged:  # its last finite numbers stand
             broke = self.find_broken_visit()
             row |= {f"broke_{name}": n for name, n in broke._asdict().items()} if broke else {}
-        elif not self.run.ended:  # those of one that ended are of its last evaluation
-            row["rounds"] = self.run.round
+        elif not run.ended:  # those of one that ended are of its last evaluation
+            row["rounds"] = run.round
             row["bytes_total"] = server.bytes_down + server.bytes_up
-        if self.run.clients.guard:
+        if run.clients.guard:
             row["set_aside"] = server.set_aside
         return row
 
@@ -190,7 +186,7 @@ class RunRecord:
             if vectors.dim() > 1:  # never merged: every slot has a model of its own
                 named = {f"{self.name}.slot{k}": vector for k, vector in enumerate(vectors)}
             for name, vector in named.items():
-                notes = {"kind": kind, **about, **self.about()}
+                notes = {"kind": kind, **about, **self.about}
                 yield f"{name}.{kind}.safetensors", packed(layout.views(vector), notes)
 
     # --- checkpoints ---------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ class Coordinator:
         setting, method, seed = plan.setting, plan.method, plan.seed
         self.plan, self.connection, self.checkpoints = plan, connection, checkpoints
         self.config, self.layout, self.privacy = plan.config, plan.layout, setting.privacy
+        [planned] = setting.runs
         n, x = len(self.config.clients), plan.weights("init")
         server = Server(
             method, x, self.layout, clients=n, slots=setting.cohort, seed=seed,
@@ -84,10 +85,10 @@ class Coordinator:
         )  # fmt: skip
         elsewhere = Clients(method, self.layout, np.ones(n, np.int64), _no_route, x)
         self.run = Run(
-            server, elsewhere, name=setting.run_name(method, seed), eval_every=setting.eval_every,
+            server, elsewhere, name=planned.name, eval_every=setting.eval_every,
             rounds=setting.rounds,
         )  # fmt: skip
-        self.record = RunRecord(self.run, setting.name, setting.label(method))
+        self.record = RunRecord(self.run, setting.name, planned.label)
         self.sizes = np.zeros(n, np.int64)  # samples, as each client has said
         self.accepted = np.zeros(n, np.int64)  # the last round whose reply was taken in, by client
         self.experiment = plan.experiment
@@ -316,7 +317,7 @@ class Coordinator:
         self.run.round = notes["round"]
         self.experiment, self.began = notes["experiment"], self.began - notes["seconds"]
         self.accepted, self.sizes = np.array(notes["accepted"]), np.array(notes["sizes"])
-        self.rows = list(Table.parse(read_history(file) or "", file))
+        self.rows = list(Table.parse(read_history(file), file))
         return True
 
 

@@ -151,7 +151,7 @@ class RunFolder:
         last = [row for row in self.sites if rows and row["round"] == rows[-1]["round"]]
         if last:
             clients = [
-                record.about() | {key: row[key] for key in ("client", "test_accuracy")}
+                record.about | {key: row[key] for key in ("client", "test_accuracy")}
                 for row in last
             ]
             write_text(self.path / "clients.csv", Table(clients[0], clients).csv())

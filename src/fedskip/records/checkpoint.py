@@ -133,12 +133,10 @@ def read_notes(path: Path) -> dict[str, Any]:
         return _notes(path, length + file.read(header))
 
 
-def read_history(path: Path) -> str | None:
-    """What had been recorded when a checkpoint was written; None if that is older than this was kept."""
+def read_history(path: Path) -> str:
+    """What had been recorded when a checkpoint was written."""
     try:
         with safe_open(path, framework="pt") as file:
-            if RECORDED not in file.keys():  # noqa: SIM118
-                return None
             return unpack_history(file.get_tensor(RECORDED))
     except (SafetensorError, zlib.error, ValueError):
         raise damaged(path, "its history cannot be read") from None

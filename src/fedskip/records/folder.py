@@ -45,10 +45,8 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.file, self.checkpoints = path, path / "study.yaml", path / "checkpoints"
-        self._stamp, self._content = (
-            (0, 0),
-            Facts(),
-        )  # when and how long the file was, and what it held
+        # when the file was written and how long it was, and what it held
+        self._stamp, self._content = (0, 0), Facts()
 
     def study(self) -> Facts:
         """The study that was begun here, with the paths of its files as they are from here."""
@@ -125,14 +123,11 @@ class Folder:
         """The history of these parts: up to their last checkpoints what those hold, whatever became of its file."""
         for part in parts:
             held = {one.path: one.round for one in newest(self.checkpoints, part.key) if one.path}
-            for file, round in sorted(
-                held.items(), key=lambda item: item[1]
-            ):  # the newest is right
-                recorded = read_history(file)
-                if recorded is not None:
-                    history.recover(part.key, read_notes(file)["runs"], round, recorded)
-        runs = {run for part in parts for run in part.run_names}
-        history.table = Table(history.columns, (r for r in history.table if r["run"] in runs))
+            for file in sorted(held, key=held.__getitem__):  # the newest is right
+                runs = read_notes(file)["runs"]
+                history.recover(part.key, runs, held[file], read_history(file))
+        known = {run for part in parts for run in part.run_names}
+        history.table = Table(history.columns, (r for r in history.table if r["run"] in known))
 
     def clear(self) -> None:
         """Remove what a kill has left half written."""
@@ -159,9 +154,8 @@ class Folder:
         others = sorted(name for name in held if not name.startswith("."))
         if others:  # which the study's own files might replace
             more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-            raise InputError(
-                "out", f"is not empty: it holds {others[0]}{more}", str(self.path), another
-            )
+            rule = f"is not empty: it holds {others[0]}{more}"
+            raise InputError("out", rule, str(self.path), another)
 
     def refuse_other(self, study: Facts) -> None:
         """Refuse to go on with another study than the one that was begun here, but for its rounds."""
@@ -179,10 +173,9 @@ class Folder:
         """Refuse to go on where the file is not what the study wrote."""
         study, record = self.contents()
         if record.get("study") != _digest(study):
-            fix = f"undo that, or run the changed study into another folder ({option('out', 'FOLDER')}); "
-            fix += (
-                f"{flag('anyway')} mixes the two. More rounds are had with {option('rounds', 'N')}"
-            )
+            another, more = option("out", "FOLDER"), option("rounds", "N")
+            fix = f"undo that, or run the changed study into another folder ({another}); "
+            fix += f"{flag('anyway')} mixes the two. More rounds are had with {more}"
             raise InputError(str(self.file), "was changed after the study began", fix=fix)
 
     def refuse_federation(self) -> None:
@@ -391,9 +384,7 @@ def check_kinds(keys: Facts, file: Path) -> None:
 
 def changes(before: Facts, now: Facts) -> list[str]:
     """What a study differs in from another, by dotted key; not in what commands noted of settings."""
-    one, other = (
-        {setting["name"]: setting for setting in settings_of(study)} for study in (before, now)
-    )
+    one, other = ({own["name"]: own for own in settings_of(study)} for study in (before, now))
     apart = []
     if one.keys() != other.keys():
         apart = [f"the settings were {join_some(one)} and are {join_some(other)}"]

@@ -109,7 +109,10 @@ class DeviceWorker:
         if setting.spec.device == "cpu":
             torch.set_num_threads(1)
         device, arithmetic = torch.device(setting.spec.device), arithmetic_of(setting.spec)
-        prepared = replace(setting.prepared, dataset=dataset, device=device, arithmetic=arithmetic)
+        prepared = replace(
+            setting.prepared, dataset=dataset, device=device, arithmetic=arithmetic,
+            noted={"machine": job.noted},
+        )  # fmt: skip
         spec = suited(setting.spec, job.noted)
         do = plan_part if job.group is None else train_group
         yield from do(replace(setting, spec=spec), job, prepared)
@@ -133,10 +136,10 @@ def plan_part(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterator
     """Try out a part, and plan its groups."""
     machine = rehearse(prepared, setting.spec)
     if setting.spec.groups is None:
-        runs, filled = len(prepared.setting.run_names), devices_filled(prepared, machine, setting)
+        runs, filled = len(prepared.setting.runs), devices_filled(prepared, machine, setting)
         number = number_of_groups(runs, setting.steps, setting.devices, filled)
         machine = replace(machine, processes=setting.spec.processes or number)
-    plan = plan_setting(setting, job, replace(prepared, machine=machine))
+    plan = SettingPlan(replace(prepared, machine=machine), setting.spec, job.study)
     progress = replace(plan.progress(), status=None, seconds=None)  # type: ignore[arg-type]
     yield "planned", plan.facts(), progress, machine.line()
 
@@ -152,7 +155,7 @@ def train_group(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterat
     if differing and not setting.anyway:
         yield NotUsable(f"it would not give the same numbers: {'; '.join(differing)}")
         return
-    plan = plan_setting(setting, job, replace(prepared, machine=machine))
+    plan = SettingPlan(replace(prepared, machine=machine), setting.spec, job.study, job.group)
     rows = restore(plan, job, setting.anyway)
     yield "rows", [], plan.status()
     [group] = plan.groups
@@ -167,13 +170,6 @@ def train_group(setting: SettingToTrain, job: Job, prepared: Prepared) -> Iterat
     for name, content in plan.models():
         yield "model", name, content
     yield "finished", summary, clients
-
-
-def plan_setting(setting: SettingToTrain, job: Job, prepared: Prepared) -> SettingPlan:
-    return SettingPlan(
-        prepared, study=job.study, rows=setting.spec.rows, noted=job.noted, only=job.group,
-        checkpoint_every=setting.spec.checkpoint_every,
-    )  # fmt: skip
 
 
 def restore(plan: SettingPlan, job: Job, anyway: bool) -> list[Row]:
@@ -208,9 +204,10 @@ def devices_filled(prepared: Prepared, machine: Machine, setting: SettingToTrain
     """How many devices all rows of a part fill, if they are computed at the same time."""
     if machine.engine == "loop":
         return 1
-    engine = make_engine(prepared, machine, list(prepared.runs()), setting.spec.rows)
+    runs = list(prepared.runs())
+    engine = make_engine(prepared, machine, runs, setting.spec.rows)
     assert isinstance(engine, Stacked)
-    slots, rows = prepared.setting.cohort * len(prepared.setting.run_names), engine.plan.rows
+    slots, rows = prepared.setting.cohort * len(runs), engine.plan.rows
     return 1 if rows is None else -(-slots // rows)
 
 

@@ -35,17 +35,14 @@ PROCESSES = 8  # unless a study asks for more: each has a compiler of its own in
 
 # On a CPU
 SMALL = {"dense", "embedding", "normalisation"}  # layers whose steps, one by one, leave a core idle
-MOST = (
-    40_000  # their numbers: stacked is 3.6 times as fast with 17,000, twice at most from 50,000 on
-)
-SHORT = (
-    10_000  # client-steps, which the loop has done before the stacked engine's first is compiled
-)
+# their numbers: stacked is 3.6 times as fast with 17,000, twice at most from 50,000 on
+MOST = 40_000
+# client-steps, which the loop has done before the stacked engine's first is compiled
+SHORT = 10_000
 
 # On a GPU stacking wins with every kind of layer, by 26 to 183 times with ten rows of small modules
-WIDE = (
-    2_000_000  # numbers in convolutions from which single steps nearly fill it, as ResNet-50's do
-)
+# numbers in convolutions from which single steps nearly fill it, as ResNet-50's do
+WIDE = 2_000_000
 STREAMS = 4  # on which the rows of such a module then run side by side
 
 LAYERS = {
@@ -138,9 +135,9 @@ def choose_engine(spec: StudySpec, prepared: Prepared) -> EngineChoice:
     if refused is None and prepared.has_own_objective:
         refused = own_objective()
     if spec.engine == "auto":
-        choice = (
-            EngineChoice.instead(refused) if refused else choose(module, device, prepared.steps)
-        )
+        if refused is not None:
+            return EngineChoice.instead(refused)
+        choice = choose(module, device, prepared.steps)
         return choice._replace(streams=streams if choice.engine == "stacked" else 0)
     if refused is not None:
         raise refused

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskip.config.setting import Draft, Setting
+from fedskip.config.setting import Draft, PlannedRun, Setting
 from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Dataset
 from fedskip.data.division import Division, divide, refuse_unmixed, sample_counts
@@ -21,10 +21,10 @@ from fedskip.engine.upload_filters import EPSILON, UploadFilter
 from fedskip.federation import Run, make_routes, make_run, make_task
 from fedskip.federation.wiring import Routes
 from fedskip.files import write_text
-from fedskip.methods.base import Method
 from fedskip.models.construction import initial_model
 from fedskip.models.lstm import CharLSTM
-from fedskip.models.metrics import Metric, metrics
+from fedskip.models.metrics import metrics
+from fedskip.records.folder import Facts
 
 if TYPE_CHECKING:
     from fedskip.study.machine import Machine
@@ -40,6 +40,7 @@ class Prepared:
     device: torch.device
     arithmetic: Arithmetic
     scales: Mapping[int, Scale] = field(default_factory=dict)  # likewise; none: not standardised
+    noted: Facts = field(default_factory=dict)  # what study.yaml notes of it, once it has begun
     machine: "Machine | None" = None  # once its engine has been tried
 
     @functools.cached_property
@@ -48,17 +49,10 @@ class Prepared:
         template = self.make(setting.seeds[0], "init")
         if isinstance(template, CharLSTM):
             template.refuse(getattr(data.samples, "x", None))
-        # inputs are standardised when samples are taken, which leaves nothing to transform
-        samples = Standardized.of(data, self._different_scales) if self.scales else data
         return make_task(
-            template, samples, setting.local, loss=setting.loss, metric=self.metrics, device=self.device,
-            arithmetic=self.arithmetic, full_batches=not any(self.short().values()),
+            template, self._pool[0], setting.local, loss=setting.loss, metric=setting.metric,
+            device=self.device, arithmetic=self.arithmetic, full_batches=not any(self.short().values()),
         )  # fmt: skip
-
-    @functools.cached_property
-    def metrics(self) -> tuple[Metric, ...]:
-        """What models are scored by; the first is the headline."""
-        return metrics(self.setting.metric)
 
     def make(self, seed: int, purpose: str) -> nn.Module:
         """The model as it starts, on the host."""
@@ -72,20 +66,23 @@ class Prepared:
 
     def division(self, seed: int) -> Division:
         """Who has what at a run's seed, in numbers of the task's samples."""
-        return self._shifted[self.setting.division_seed(seed)]
+        return self._pool[1][self.setting.division_seed(seed)]
 
     @functools.cached_property
-    def _shifted(self) -> Mapping[int, Division]:
-        """The divisions; where seeds have scales of their own, each is in its part of the samples."""
-        scales, n = self._different_scales, len(self.dataset.samples)
-        return {
-            seed: each.shifted(scales.index(self.scales[seed]) * n) if len(scales) > 1 else each
-            for seed, each in self.divisions.items()
-        }
+    def _pool(self) -> tuple[Dataset | Standardized, Mapping[int, Division]]:
+        """The samples of the task, and the divisions in their numbers.
 
-    @property
-    def _different_scales(self) -> list[Scale]:
-        return list(dict.fromkeys(self.scales.values()))
+        Inputs are standardised when samples are taken. Where seeds have different scales, each has its own
+        part of the samples.
+        """
+        scales, n = list(dict.fromkeys(self.scales.values())), len(self.dataset.samples)
+        if not scales:
+            return self.dataset, self.divisions
+        shifted = {
+            seed: self.divisions[seed].shifted(scales.index(scale) * n)
+            for seed, scale in self.scales.items()
+        }
+        return Standardized.of(self.dataset, scales), shifted
 
     def parts(self) -> list["Prepared"]:
         """The setting part by part, each with the divisions of its own seeds."""
@@ -119,15 +116,15 @@ class Prepared:
             seed: int((each.clients.sizes < batch).sum()) for seed, each in self.divisions.items()
         }
 
-    def run(self, method: Method, seed: int) -> Run:
-        """The run of one method and one seed, before its first round."""
-        setting = self.setting
+    def run(self, planned: PlannedRun) -> Run:
+        """A run before its first round."""
+        setting, seed = self.setting, planned.seed
         return make_run(
-            self.task, self.division(seed).clients, method, cohort=setting.cohort, seed=seed,
+            self.task, self.division(seed).clients, planned.method, cohort=setting.cohort, seed=seed,
             rounds=setting.rounds, cohort_policy=setting.cohort_policy, start=self.start(seed, "init"),
             fresh=lambda: self.start(seed, "fresh"), routes=self.routes(seed),
             upload_filter=self._upload_filter(seed), guard=setting.guard == "nonfinite",
-            name=setting.run_name(method, seed), eval_every=setting.eval_every,
+            name=planned.name, eval_every=setting.eval_every,
             keep_slots=setting.slot_accuracy,
         )  # fmt: skip
 
@@ -143,10 +140,9 @@ class Prepared:
         poisoners = setting.attack.poisoners(seed, clients) if setting.attack else ()
         return UploadFilter(task.layout.trainable, setting.privacy, setting.attack, poisoners)
 
-    def runs(self, *, first: bool = False) -> Iterator[Run]:
-        """All runs of the setting, or those of its first seed, one at a time."""
-        seeds = self.setting.seeds[:1] if first else self.setting.seeds
-        return (self.run(method, seed) for method in self.setting.methods for seed in seeds)
+    def runs(self) -> Iterator[Run]:
+        """All runs of the setting, one at a time."""
+        return map(self.run, self.setting.runs)
 
     @property
     def steps(self) -> int:
@@ -161,7 +157,8 @@ class Prepared:
     @functools.cached_property
     def has_own_objective(self) -> bool:
         """Whether a method has a loss of its own, which only the loop engine trains."""
-        return any(job.terms.objective for run in self.runs(first=True) for job in run.ready(1))
+        first = [self.run(run) for run in self.setting.runs if run.seed == self.setting.seeds[0]]
+        return any(job.terms.objective for run in first for job in run.ready(1))
 
     @functools.cached_property
     def start(self) -> Callable[[int, str], Tensor]:

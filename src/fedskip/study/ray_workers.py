@@ -49,13 +49,11 @@ LISTED = 3  # groups that an error names
 
 @contextlib.contextmanager
 def ray_workers(
-    spec: StudySpec, prepared: Sequence[Prepared], noted: Facts, anyway: bool
+    spec: StudySpec, prepared: Sequence[Prepared], anyway: bool
 ) -> Iterator[RayWorkers]:
     """Inside, a study has the devices of the cluster that this process is connected to.
 
-    Args:
-        prepared: the parts of settings that are to be trained. They are tried out there, and planned.
-        noted: what study.yaml notes of the machine of each, by its key; nothing if it has not begun.
+    `prepared`: the parts of settings that are to be trained. They are tried out there, and planned.
     """
     gpus = RayActors(DeviceWorker, "GPU").devices()
     if spec.device.startswith("cuda:"):
@@ -75,7 +73,8 @@ def ray_workers(
             raise InputError("cluster", f"has no device of {cores} cores", spec.cluster, fix)
         # The cores of a node are alike; its GPUs may differ.
         asked = [device for device in devices if kind == "GPU" or device.number == 0]
-        began = [name for machine in noted.values() if (name := machine.get("device_name"))]
+        machines = [one.noted.get("machine", {}) for one in prepared]
+        began = [name for machine in machines if (name := machine.get("device_name"))]
         model = refuse_unlike(scheduler.describe(asked), model_begun_on(began), anyway)
         scheduler.use_only(partial(why_unlike, model=model))
         # Workers do not read the settings, whose data may be large objects; a spec must have one.
@@ -83,7 +82,7 @@ def ray_workers(
         device, workers = ("cuda", None) if kind == "GPU" else ("cpu", 1)
         spec = replace(spec, device=device, workers=spec.workers or workers, settings=(light,))
         cluster = RayWorkers(scheduler, spec, len(devices))
-        cluster.plan(prepared, noted, anyway)
+        cluster.plan(prepared, anyway)
         yield cluster
 
 
@@ -134,13 +133,14 @@ class RayWorkers:
         self._settings: dict[str, Any] = {}  # references to what is sent of a part, by its key
         self._sent: dict[Dataset, Any] = {}  # references to data sets in Ray's object store
 
-    def plan(self, prepared: Sequence[Prepared], noted: Facts, anyway: bool) -> None:
+    def plan(self, prepared: Sequence[Prepared], anyway: bool) -> None:
         """Try out parts on the cluster and plan their groups; refuses what cannot be trained."""
         steps = [one.steps for one in prepared]
         for one, devices in zip(prepared, shares(steps, self.devices), strict=True):
             self._send(one, devices, anyway)
-        for key in self._settings:
-            self.scheduler.add([Task(key, partial(Job, self._settings[key], noted[key]))])
+        for one in prepared:
+            key, noted = one.setting.key, one.noted.get("machine", {})
+            self.scheduler.add([Task(key, partial(Job, self._settings[key], noted))])
         for task, device, message in filter(None, self.scheduler.messages()):
             match message:
                 case "planned", *planned:
@@ -221,8 +221,8 @@ class RayWorkers:
         def job() -> Job:
             file = group.file
             return Job(
-                self._settings[setting.key], training.noted(setting)["machine"], group=group.number,
-                study=training.folder.identity, columns=training.history.columns,
+                self._settings[setting.key], training.facts[setting.key]["machine"], group=group.number,
+                study=training.identity, columns=training.history.columns,
                 checkpoint=None if file is None else (file.name, file.read_bytes()),
             )  # fmt: skip
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedskip.config.setting import PlannedRun
 from fedskip.config.study import StudySpec
 from fedskip.contract import check_conduct
 from fedskip.engine import Job, Loop, Plan, Task, Trained
@@ -22,7 +23,6 @@ from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.stacked import Stack
 from fedskip.errors import InputError, first_line
-from fedskip.methods.base import Method
 from fedskip.methods.grammar import text
 from fedskip.models import MODELS
 from fedskip.models.forms import batch_norms
@@ -44,9 +44,8 @@ SAMPLES = 2  # enough for a BatchNorm
 # how far engines may be apart after a step: of a tensor's change, and of all
 APART = {torch.float64: (1e-4, 1e-6), torch.float32: (0.05, 1e-3)}
 
-SOME = (
-    10_000  # training samples whose features are looked at, test samples that are scored at a time
-)
+# training samples whose features are looked at, test samples that are scored at a time
+SOME = 10_000
 FAR = 10.0  # from unit scale
 
 
@@ -60,7 +59,9 @@ def rehearse(prepared: Prepared, spec: StudySpec) -> Machine:
         samples = prepared.division(prepared.setting.seeds[0]).clients[0][:SAMPLES]
         _try_model(prepared, samples)
         loop = Loop(prepared.task)
-        jobs = [_try_method(prepared, method, loop) for method in prepared.setting.methods]
+        setting = prepared.setting
+        first = [run for run in setting.runs if run.seed == setting.seeds[0]]
+        jobs = [_try_method(prepared, planned, loop) for planned in first]
         choice = choose_engine(spec, prepared)
         if choice.engine == "stacked":
             try:
@@ -154,9 +155,8 @@ def _refuse_no_classes(prepared: Prepared, output: Tensor, targets: Tensor) -> N
             wrong = labels[part][(labels[part] < 0) | (labels[part] >= scores)]
             if wrong.size:
                 rule = f"must hold classes from 0 to {scores - 1}, for which the model has scores"
-                raise InputError(
-                    "data.y", rule, int(wrong.min() if wrong.min() < 0 else wrong.max())
-                )
+                worst = wrong.min() if wrong.min() < 0 else wrong.max()
+                raise InputError("data.y", rule, int(worst))
 
 
 def _try_measures(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
@@ -183,10 +183,8 @@ def _try_measures(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
             rule = "must give every sample a number that does not depend on the samples beside it"
             raise InputError(field, rule, float(together[0]), fix)
     if any(metric.whole for metric in task.metrics):
-        x, test = (
-            prepared.start(setting.seeds[0], "init"),
-            prepared.division(setting.seeds[0]).evaluated,
-        )
+        seed = setting.seeds[0]
+        x, test = prepared.start(seed, "init"), prepared.division(seed).evaluated
         with _trying("metric", f"cannot score {len(test):,} test samples", setting.metric):
             Evaluator(task, stacked=False)(x[None], test, further=True)
 
@@ -217,14 +215,15 @@ def _model_name(prepared: Prepared) -> str:
 # --- methods and engines ---------------------------------------------------------------------------------
 
 
-def _try_method(prepared: Prepared, method: Method, loop: Loop) -> Job:
+def _try_method(prepared: Prepared, planned: PlannedRun, loop: Loop) -> Job:
     """Play a round of one step and merge; gives its job. Every slot comes back like the first.
 
     A method of a user's own is also held against the contract.
     """
+    method = planned.method
     own = not type(method).__module__.startswith("fedskip.")
     try:
-        run = prepared.run(method, prepared.setting.seeds[0])
+        run = prepared.run(planned)
         [job] = run.ready(1)
         first, *others = job.routes
         short = replace(first, batches=first.batches[:1, :SAMPLES], eta=first.eta[:1])
@@ -284,9 +283,8 @@ def _compare_engines(prepared: Prepared, job: Job, streams: int) -> None:
             train_transform=None if task.train_transform is None else double,
         )  # fmt: skip
         alone, stacked = both(in_fp64, replace(job, x=job.x.double()))
-    except (
-        Exception
-    ):  # whatever a module in float64 may raise that it does not in float32; or the memory
+    # whatever a module in float64 may raise that it does not in float32; or the memory
+    except Exception:
         alone, stacked = both(replace(task, arithmetic=Arithmetic("fp32")), job)
     (alike, noise), d = APART[alone.dtype], task.layout.trainable
     for span in task.layout.spans:
@@ -336,7 +334,8 @@ def score_of_guessing(prepared: Prepared) -> dict[str, Any]:
 
     The answer is what the training samples are like: how common each class or label is, or their mean.
     """
-    task, metric, labels = prepared.task, prepared.metrics[0], prepared.dataset.samples.labels()
+    task, labels = prepared.task, prepared.dataset.samples.labels()
+    metric = task.metrics[0]
     division = prepared.division(prepared.setting.seeds[0])
     inputs, _ = task.samples.take(on(prepared.device, division.clients.indices[:1]))
     inputs = task.test_transform(inputs) if task.test_transform else inputs

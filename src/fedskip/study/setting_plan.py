@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedskip.config import StudySpec
 from fedskip.data.division import worst_decile
 from fedskip.engine import Engine, Loop, Stacked
 from fedskip.errors import InputError, flag
@@ -113,50 +114,44 @@ class SettingPlan:
     def __init__(
         self,
         prepared: Prepared,
-        *,
+        spec: StudySpec,
         study: str,
-        rows: int | None = None,
-        checkpoint_every: int | None = None,
-        noted: Facts | None = None,
         only: int | None = None,
     ) -> None:
         """Plan a setting.
 
         Args:
+            spec: says how many rows the stacked engine computes at a time, else what was noted or what fits.
             study: whose checkpoints they are, a digest.
-            rows: the most that the stacked engine computes at a time; None: what was noted, or what fits.
-            checkpoint_every: rounds from one checkpoint to the next; None: what suits the setting.
-            noted: what was noted of the machine when the setting began.
             only: the number of the one group that is trained here; None: all are.
         """
         assert prepared.machine is not None
         self.prepared, self.machine, self.setting = prepared, prepared.machine, prepared.setting
-        self.study, setting, noted = study, prepared.setting, noted or {}
-        self.checkpoint_every = interval(setting.rounds, checkpoint_every)
+        self.study, setting, noted = study, prepared.setting, prepared.noted.get("machine", {})
+        self.checkpoint_every = interval(setting.rounds, spec.checkpoint_every)
         self.evaluation = Evaluation(prepared)
         self.warnings = sanity_checks(prepared)
         self.new: list[str] = []  # runs that start at round 0, although others go on
         self.groups: list[Group] = []
-        total = min(self.machine.processes, len(setting.run_names))
+        total = min(self.machine.processes, len(setting.runs))
         numbers = [*range(total)] if only is None else [only]
-        runs = (run for i, run in enumerate(prepared.runs()) if only in (None, i % total))
-        self.records = [self._record(run) for run in runs]
-        rows = rows or noted.get("rows") or (NO_LIMIT if noted else None)
+        mine = setting.runs if only is None else setting.runs[only::total]
+        self.records = [
+            RunRecord(
+                prepared.run(planned), setting.name, planned.label, stop=setting.stop or {},
+                higher_is_better=self.evaluation.headline.higher_is_better,
+                validated=len(prepared.division(planned.seed).validation) > 0,
+            )
+            for planned in mine
+        ]  # fmt: skip
+        rows = spec.rows or noted.get("rows") or (NO_LIMIT if noted else None)
         for index, number in enumerate(numbers):
             records = self.records[index :: len(numbers)]
             sizes = noted_sizes(noted, number, total)
-            mine = [record.run for record in records]
-            engine = make_engine(prepared, self.machine, mine, rows, sizes)
+            runs = [record.run for record in records]
+            engine = make_engine(prepared, self.machine, runs, rows, sizes)
             key = group_key(setting.key, number, total)
             self.groups.append(Group(records, engine, self.evaluation, number, key))
-
-    def _record(self, run: Run) -> RunRecord:
-        setting, seed = self.setting, run.server.seed
-        return RunRecord(
-            run, setting.name, setting.label(run.server.method),
-            higher_is_better=self.evaluation.headline.higher_is_better,
-            validated=len(self.prepared.division(seed).validation) > 0, stop=setting.stop or {},
-        )  # fmt: skip
 
     @property
     def round(self) -> int:
@@ -189,7 +184,7 @@ class SettingPlan:
             "divisions": {seed: each.facts() for seed, each in self.prepared.divisions.items()},
             "short": self.prepared.short(),
             "methods": [one.label_with(vars(one)) for one in self.prepared.setting.methods],
-            "metrics": [shown(metric)._asdict() for metric in self.prepared.metrics],
+            "metrics": [shown(metric)._asdict() for metric in self.prepared.task.metrics],
             "guessing": score_of_guessing(self.prepared),
             "warned": self.warnings,
         }
@@ -214,9 +209,7 @@ class SettingPlan:
         names = [record.name for group in groups for record in group.records]
         missing = [name for name in names if name not in notes["runs"]]
         if missing and not anyway:
-            fix = (
-                f"bring back the study that it is of, or start the run again with {flag('anyway')}"
-            )
+            fix = f"bring back its study, or start the run again with {flag('anyway')}"
             raise InputError("checkpoint", f"holds no run {missing[0]}", str(file), fix)
         self.new += missing
         for group in groups:
@@ -272,7 +265,7 @@ class SettingPlan:
                 scores = self.evaluation.by_client(record)
                 measured["worst_clients"] = worst_decile(scores.values(), higher)
                 clients += [
-                    record.about() | {"client": client, "test_accuracy": score}
+                    record.about | {"client": client, "test_accuracy": score}
                     for client, score in scores.items()
                 ]
             summary.append(measured | self.evaluation.summary(record))

@@ -6,11 +6,11 @@ import contextlib
 import html
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 
@@ -53,7 +53,7 @@ class PreparedStudy:
 
     settings: list[Setting]  # all of them, with what `extend` added
     todo: list[Prepared]  # the parts of them that are not done
-    cluster: Any = None  # the workers of a cluster, where it is trained on one
+    train: Callable[[Training], None]  # here, or on a cluster
 
 
 class Study:
@@ -143,11 +143,6 @@ class Study:
             self._check(rounds, anyway)  # before its data are looked at
             prepared = self._prepare(shown, begun=True, anyway=anyway)
             self.folder.refuse_other(plain(self.spec, prepared.settings))
-            for setting, (_, begun) in zip(prepared.settings, self._pairs(), strict=True):
-                cosine = Decay.parse(setting.local.decay).kind == "cosine"
-                if cosine and setting.rounds != begun.get("rounds"):
-                    rule = "cannot change under a cosine decay, which depends on it"
-                    raise InputError(option("rounds"), rule, rounds)
             return self._train(prepared, shown, anyway)
 
     def extend(
@@ -166,17 +161,15 @@ class Study:
             progress, trackers: as for `run`.
         """
         with self._shown(progress, trackers) as shown, self._begun_folder():
-            self._check()
+            begun = self._check()
             if not self.is_finished():
                 fix = f"finish it first, with {how_to_resume_study(self.out)}"
                 raise InputError("out", "holds a study that is not finished", str(self.out), fix)
-            begun = self._begun()
             self.spec = extended(self.spec, begun, methods, seeds)
             prepared, record = self._prepare(shown, begun=True), self.folder.record()
-            noted = record.get("settings", {})
             for one in prepared.todo:
-                before = noted.get(one.setting.name)
-                if before is not None and one.setting.key not in noted:
+                before = record.get("settings", {}).get(one.setting.name)
+                if before is not None and not one.noted:
                     divisions = {seed: each.facts() for seed, each in one.divisions.items()}
                     data = {"data": dict(one.dataset.digests), "divisions": divisions}
                     compare_data(before, data, self.out)
@@ -227,8 +220,8 @@ class Study:
         with locked(self.out):
             yield
 
-    def _check(self, rounds: int | None = None, anyway: bool = False) -> None:
-        """Refuse to go on in a folder that is not as this study left it.
+    def _check(self, rounds: int | None = None, anyway: bool = False) -> list[Setting]:
+        """Refuse to go on in a folder that is not as this study left it; gives its settings.
 
         The study gets the rounds and runs that were added since it began.
         """
@@ -238,12 +231,15 @@ class Study:
         self._take_rounds(rounds)
         begun = self._begun()
         self.folder.refuse_other(plain(self.spec, begun))
-        had = [
-            (part, keys.get("rounds", part.rounds))
-            for setting, (_, keys) in zip(begun, self._pairs(), strict=True)
-            for part in setting.parts()
-        ]
+        had: list[tuple[Setting, int]] = []
+        for setting, (_, keys) in zip(begun, self._pairs(), strict=True):
+            before = keys.get("rounds", setting.rounds)
+            if setting.rounds != before and Decay.parse(setting.local.decay).kind == "cosine":
+                rule = "cannot change under a cosine decay, which depends on it"
+                raise InputError(option("rounds"), rule, rounds)
+            had += [(part, before) for part in setting.parts()]
         self.folder.refuse_lost_checkpoints(had, self.spec.checkpoint_every)
+        return begun
 
     def _prepare(self, shown: Shown, *, begun: bool = False, anyway: bool = False) -> PreparedStudy:
         """Prepare all settings, and rehearse those that are not done, before anything is written.
@@ -257,7 +253,7 @@ class Study:
         datasets = LoadedDatasets()
         written = set(self.folder.summary().column("run") if begun else ())
         noted = self.folder.record().get("settings", {}) if begun else {}
-        study = PreparedStudy([], [])
+        study = PreparedStudy([], [], train_settings)
         for draft in spec.settings:
             with self._naming_setting(draft):
                 draft.refuse_named_objects()
@@ -268,8 +264,9 @@ class Study:
                     there = written.issuperset(one.setting.run_names)
                     if there and self.folder.is_done(key, rounds, written):
                         continue
+                    one = replace(one, noted=noted.get(key, {}))
                     if not on_cluster:
-                        machine = rehearse(one, suited(spec, _machine(noted, one.setting)))
+                        machine = rehearse(one, suited(spec, one.noted.get("machine", {})))
                         one.leave_device()
                         one = replace(one, machine=machine)
                     study.todo.append(one)
@@ -278,9 +275,8 @@ class Study:
 
             assert spec.cluster is not None
             shown.until_end.enter_context(connected(spec.cluster))
-            machines = {one.setting.key: _machine(noted, one.setting) for one in study.todo}
-            workers = ray_workers(spec, study.todo, machines, anyway)
-            study.cluster = shown.until_end.enter_context(workers)
+            workers = ray_workers(spec, study.todo, anyway)
+            study.train = shown.until_end.enter_context(workers).train
         return study
 
     @contextlib.contextmanager
@@ -333,8 +329,7 @@ class Study:
                 start = Start.of(self.out, self.spec, prepared.settings, rows)
                 shown.trackers.on_start(start)
             trained = [one.setting for one in prepared.todo]
-            train = prepared.cluster.train if prepared.cluster is not None else train_settings
-            train(training)
+            prepared.train(training)
             training.write_results(trained)
             results = Results.read(self.out)
             try:
@@ -361,12 +356,6 @@ def resume(
     return Study.load(out, cluster=cluster).resume(
         progress, rounds=rounds, anyway=anyway, trackers=trackers
     )
-
-
-def _machine(noted: Facts, part: Setting) -> Facts:
-    """What study.yaml notes of the machine of a part, if it has begun."""
-    facts: Facts = noted.get(part.key, {}).get("machine", {})
-    return facts
 
 
 def extended(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -60,6 +59,8 @@ class Training:
         self.spec, self.study, self.todo = spec, plain(spec, settings), todo
         self.folder, self.progress, self.trackers = folder, progress, trackers
         self.stop, self.anyway, self.record = stop, anyway, folder.record()
+        self.identity = folder.identity
+        self.facts: Facts = self.record.setdefault("settings", {})  # noted of each part, by key
         self.failed: GroupsFailed | None = None  # some runs were set aside
         self.parts = [part for setting in settings for part in setting.parts()]
         runs = [run for part in self.parts for run in part.run_names]
@@ -74,23 +75,18 @@ class Training:
         self.summary = [row for row in folder.summary() if row["run"] in done]
         self.clients = [row for row in clients if row["run"] in done]
 
-    def noted(self, setting: Setting) -> Facts:
-        """What was noted of a setting when it began."""
-        facts: Facts = self.record.setdefault("settings", {}).get(setting.key, {})
-        return facts
-
     def note(self, prepared: Prepared, facts: Facts) -> None:
         """Note what a setting resolved to; `write_study` writes it.
 
         Refuses to go on if it would not repeat what was noted of it before.
         """
-        key, before = prepared.setting.key, self.noted(prepared.setting)
+        before = prepared.noted
         facts = {name: before[name] for name in ("why",) if name in before} | facts  # as it began
         made = made_with(self.record, prepared.setting)
         if before and not self.anyway:
             then = {"versions": made["versions"], **before}
             compare(then, {"versions": versions(), **facts}, self.folder.path)
-        self.record["settings"][key], made["versions"] = facts, versions()
+        self.facts[prepared.setting.key], made["versions"] = facts, versions()
 
     def write_study(self, prepared: Iterable[Prepared]) -> None:
         """Write study.yaml with what was noted, and who has what in these settings."""
@@ -132,7 +128,7 @@ class Training:
         Where a part has several groups, its rows are in the order of rounds, then of runs.
         """
         several = {
-            run: self.noted(part)["machine"]["processes"] > 1
+            run: self.facts[part.key]["machine"]["processes"] > 1
             for part in trained
             for run in part.run_names
         }
@@ -195,11 +191,7 @@ def train_settings(training: Training) -> None:
 
 def make_setting_plan(training: Training, prepared: Prepared) -> SettingPlan:
     """Plan a setting from its last checkpoint, and note what it resolved to in study.yaml."""
-    spec, noted = training.spec, training.noted(prepared.setting).get("machine", {})
-    plan = SettingPlan(
-        prepared, study=training.folder.identity, rows=spec.rows,
-        checkpoint_every=spec.checkpoint_every, noted=noted,
-    )  # fmt: skip
+    plan = SettingPlan(prepared, training.spec, training.identity)
     training.note(prepared, plan.facts())
     training.write_study([prepared])
     for held in newest(training.folder.checkpoints, plan.setting.key):
@@ -210,7 +202,7 @@ def make_setting_plan(training: Training, prepared: Prepared) -> SettingPlan:
     return plan
 
 
-def train_setting(plan: SettingPlan, training: Training, workers: Workers) -> None:
+def train_setting(plan: SettingPlan, training: Training, workers: InProcess) -> None:
     """Train a setting from where it is to its end.
 
     Progress and trackers get rows as they come. Those of several groups are written at the next checkpoint,
@@ -264,8 +256,8 @@ def write_model(path: Path, content: bytes | None) -> None:
 # --- where groups of runs are trained --------------------------------------------------------------------
 
 
-class Workers(Protocol):
-    """Train groups of runs; the same groups give the same bits wherever they are trained."""
+class InProcess:
+    """Trains groups of runs in this process. They give the same bits wherever they are trained."""
 
     def advance(
         self, groups: Sequence[Group], until: int, preparing: Preparing
@@ -274,25 +266,14 @@ class Workers(Protocol):
 
         Afterwards the runs here are as they were where they were trained.
         """
+        for group in groups:
+            yield from group.advance(until, preparing)
 
     def close(self) -> None:
         """Leave nothing running."""
 
 
-class InProcess:
-    """Trains in this process, one group after another."""
-
-    def advance(
-        self, groups: Sequence[Group], until: int, preparing: Preparing
-    ) -> Iterator[list[Row]]:
-        for group in groups:
-            yield from group.advance(until, preparing)
-
-    def close(self) -> None:
-        pass
-
-
-class Forked:
+class Forked(InProcess):
     """Trains each group in a process of its own, forked when its group first advances."""
 
     def __init__(self) -> None:

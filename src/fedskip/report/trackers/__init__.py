@@ -62,21 +62,17 @@ class Start:
         for setting, keys in zip(settings, settings_of(plain(spec, settings)), strict=True):
             shared = flatten({k: v for k, v in keys.items() if k not in PLURAL})
             for part in setting.parts():
-                for method in part.methods:
+                for name, method, label, seed in part.runs:
                     fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-                    about = {"setting": setting.name, "method": part.label(method)}
-                    about |= {f"method.{name}": value for name, value in fields.items()} | shared
+                    about = {"setting": setting.name, "method": label}
+                    about |= {f"method.{field}": value for field, value in fields.items()} | shared
                     values = {  # numbers and texts as they are
                         key: value if isinstance(value, Value) else str(value)
                         for key, value in about.items()
                         if value is not None
                     }
-                    for seed in part.seeds:
-                        name = part.run_name(method, seed)
-                        run = TrackedRun(
-                            name, setting.name, part.label(method), seed, values | {"seed": seed}
-                        )
-                        runs[name] = run
+                    own = values | {"seed": seed}
+                    runs[name] = TrackedRun(name, setting.name, label, seed, own)
         return cls(spec.name, out, [*runs.values()], [row for row in rows if row["run"] in runs])
 
     @cached_property
