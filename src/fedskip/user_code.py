@@ -68,9 +68,10 @@ def _stream(number: int) -> tuple[int, int] | None:
 
 
 def _open(number: int, before: tuple[int, int] | None) -> bool:
-    """Whether a stream is as it was before."""
-    stream = getattr(sys, STREAMS[number])
-    return before is None or (_stream(number) == before and not getattr(stream, "closed", False))
+    """Whether a stream is as it was before, or was sent nowhere because its terminal is gone."""
+    null, stream = os.stat(os.devnull), getattr(sys, STREAMS[number])
+    fine = (before, (null.st_dev, null.st_ino))
+    return before is None or (_stream(number) in fine and not getattr(stream, "closed", False))
 
 
 def _reopen(number: int, copy: int) -> None:

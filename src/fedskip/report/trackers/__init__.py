@@ -32,7 +32,7 @@ from fedskip.report.results import Results
 from fedskip.user_code import contained
 
 Value = bool | int | float | str
-LIMIT, PER_RUN = 30.0, 0.5  # seconds that a call may take, and more for each run of the study
+LIMIT, PER_RUN = 60.0, 0.5  # seconds that a call may take, and more for each run of the study
 WAIT, DRAIN = (
     10.0,
     120.0,
@@ -208,7 +208,7 @@ class TrackerList(Tracker):
                 if not thread.over.wait(min(WAIT, DRAIN)):
                     log.warning("waiting for %s to catch up; Ctrl-C ends this", thread.name)
                 if not thread.over.wait(max(0.0, end - time.monotonic())):
-                    thread.drop(f"has not caught up {DRAIN:g} s after the end")
+                    thread.abandon(f"has not caught up {DRAIN:g} s after the end")
         finally:
             self._closed.set()
 
@@ -233,6 +233,7 @@ class TrackerThread:
         """`limit`: seconds that a call may take."""
         self.tracker, self.limit, self.name = tracker, limit, type(tracker).__name__
         self.begun, self.over = threading.Event(), threading.Event()
+        self._dropped = threading.Event()
         self.calls: queue.Queue[tuple[str, tuple[Any, ...]]] = queue.Queue(WAITING)
         self._current: tuple[str, float] | None = None  # the call, and since when
         self._lock = threading.Lock()
@@ -240,40 +241,50 @@ class TrackerThread:
 
     def call(self, hook: str, *arguments: Any) -> None:
         """Call it in turn. Waits while too many calls wait, so that a slow tracker loses nothing."""
-        while not self.over.is_set():
+        while not self._dropped.is_set():
             with contextlib.suppress(queue.Full):
                 self.calls.put((hook, arguments), timeout=LOOK)
                 return
 
-    def drop(self, why: str) -> None:
-        """Say once why the study goes on without it."""
-        with self._lock:
-            if not self.over.is_set():
-                log.warning("%s %s; the study goes on without it", self.name, why)
-            self.over.set()
-        self.begun.set()
-
     def drop_if_late(self) -> None:
         current = self._current
         if current is not None and time.monotonic() - current[1] > self.limit:
-            self.drop(f"has not come back from {current[0]} for {self.limit:g} s")
+            self.abandon(f"has not come back from {current[0]} for {self.limit:g} s")
+
+    def abandon(self, why: str) -> None:
+        """Drop it while a call goes on."""
+        self._drop(why)
+        self.begun.set()
+        self.over.set()
+
+    def _drop(self, why: str) -> None:
+        """Say once why the study goes on without it."""
+        with self._lock:
+            if not self._dropped.is_set():
+                log.warning("%s %s; the study goes on without it", self.name, why)
+            self._dropped.set()
 
     def _serve(self) -> None:
         hook = ""
-        while hook != "close" and not self.over.is_set():
+        while hook != "close" and not self._dropped.is_set():
             hook, arguments = self.calls.get()
-            self._current = hook, time.monotonic()
             try:
-                with contained(self.name):
-                    getattr(self.tracker, hook)(*arguments)
+                self._call(hook, *arguments)
             except BaseException as error:  # whatever it may raise; it may exit, too
                 why = error.rule if isinstance(error, InputError) else ""
                 why = why or f"{type(error).__name__}: {first_line(error)}"
-                self.drop(f"failed in {hook} ({why})")
-            self._current = None
+                self._drop(f"failed in {hook} ({why})")
             self.calls.task_done()
             self.begun.set()
         if hook != "close":
             with contextlib.suppress(BaseException):
-                self.tracker.close()
+                self._call("close")
         self.over.set()
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        self._current = hook, time.monotonic()
+        try:
+            with contained(self.name):
+                getattr(self.tracker, hook)(*arguments)
+        finally:
+            self._current = None
