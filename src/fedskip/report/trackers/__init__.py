@@ -33,10 +33,8 @@ from fedskip.user_code import contained
 
 Value = bool | int | float | str
 LIMIT, PER_RUN = 60.0, 0.5  # seconds that a call may take, and more for each run of the study
-WAIT, DRAIN = (
-    10.0,
-    120.0,
-)  # seconds: of training for `on_start`, and for trackers to catch up at the end
+WAIT = 10.0  # seconds that training waits for `on_start`
+DRAIN = 120.0  # seconds that trackers have to catch up at the end
 WAITING = 1000  # calls that may wait; then training waits
 LOOK = 0.5  # seconds between two looks for late trackers
 PLURAL = ("name", "methods", "seeds", RECORD)  # keys of a setting that are not a run's
