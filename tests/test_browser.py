@@ -146,7 +146,7 @@ def test_a_page_that_is_watched_is_renewed_and_keeps_what_was_chosen(
     threading.Thread(target=serve, args=(made.out, 0, started.append), daemon=True).start()
     while not started:
         time.sleep(0.01)
-    tab = Tab(browser, f"http://127.0.0.1:{started[0].server_port}/")
+    tab = Tab(browser, started[0].url)
     page = tab.page
     points = "document.querySelectorAll('.plot circle').length"
     assert "Not finished" in page.content()

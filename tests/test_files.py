@@ -119,3 +119,22 @@ with locked(Path({str(tmp_path)!r})):
         holder.kill()
         os.kill(child, signal.SIGKILL)
         holder.stdout.close()
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "out").mkdir()
+    for name in (".lock", f".a.{os.getpid()}.part", "a"):
+        (tmp_path / "out" / name).symlink_to("../mine")
+    write_bytes(tmp_path / "out" / "a", b"new")
+    assert (tmp_path / "out" / "a").read_bytes() == b"new"
+    with (
+        pytest.raises(InputError, match=r"\.lock must not be a link, got '../mine'"),
+        locked(tmp_path / "out"),
+    ):
+        pass
+    (tmp_path / "out" / ".lock").unlink()
+    os.link(tmp_path / "mine", tmp_path / "out" / ".lock")
+    with pytest.raises(InputError, match="with no other name"), locked(tmp_path / "out"):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"

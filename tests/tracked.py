@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from fedskip.records.table import Table
+from fedskip.records.table import Row, Table
 from fedskip.report.results import Results
-from fedskip.report.trackers import finite_numbers
+from fedskip.report.trackers import TrackerList, finite_numbers
 from studies import as_table
 
 # checkpoints after rounds 3, 6 and 7; two groups of runs, each in a process of its own where those are 2
@@ -23,16 +26,32 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 import fedskip
 from studies import study
-from tracked import FEW
+from tracked import FEW, stopped
 
-class Kills(fedskip.Tracker):
-    "Comes last, when the others have got round 5; the last checkpoint is of round 3."
-    def on_rows(self, rows):
-        if any(row["round"] == 5 for row in rows):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-study(Path({out!r}), **FEW, processes=1).run(trackers=[{tracker!r}, Kills()])
+# the last checkpoint is of round 3
+with stopped(5, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+    study(Path({out!r}), **FEW, processes=1).run(trackers=[{tracker!r}])
 """
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def stopped(round: int, stop: Callable[[], None] = interrupt) -> Iterator[None]:
+    """Inside, studies stop when their trackers have got this round."""
+    on_rows = TrackerList.on_rows
+
+    def on_rows_and_stop(self: TrackerList, rows: list[Row]) -> None:
+        on_rows(self, rows)
+        if any(row["round"] == round for row in rows):
+            for thread in self._threads:
+                thread.calls.join()
+            stop()
+
+    with mock.patch.object(TrackerList, "on_rows", on_rows_and_stop):
+        yield
 
 
 def kill(out: Path, tracker: str) -> None:

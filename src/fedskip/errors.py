@@ -152,7 +152,7 @@ def join_some(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(all_[:most]) + (", ..." if len(all_) > most else "")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of another library's error, or its type where it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from fedskip.errors import InputError, flag, option, require
 
@@ -44,7 +45,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     with with_filename(path):
         try:
-            with partial.open("wb") as file:
+            with _new(partial) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -54,6 +55,15 @@ def write_bytes(path: Path, content: bytes) -> None:
                 partial.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def _new(path: Path) -> BinaryIO:
+    """A new file. One that is there already, or a link, is removed; nothing is written through a link."""
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        path.unlink()
+        return path.open("xb")
 
 
 def write_text(path: Path, content: str) -> None:
@@ -85,6 +95,21 @@ def refuse_existing(field: str, path: Path, force: bool = False) -> None:
     """Refuse to write over a file, unless `force`."""
     fix = f"choose another name, or add {flag('force')}"
     require(field, force or not os.path.lexists(path), "exists already", str(path), fix)
+
+
+def refuse_not_utf8(field: str, path: Path | str) -> None:
+    """Refuse a path that study files and libraries cannot hold."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(field, "must have a name in UTF-8", str(path), "rename it") from None
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a link where a study keeps files of its own: others, elsewhere, would be replaced."""
+    if path.is_symlink():
+        fix = "move the link away"
+        raise InputError(str(path), "must not be a link", os.readlink(path), fix)
 
 
 def refuse_unreadable(field: str, path: Path) -> None:
@@ -132,6 +157,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_in_child)
 
 
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 @contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     """Inside, no other process locks the folder. The system releases it when the process ends, however.
@@ -142,9 +171,14 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
         wait: wait for a process that has locked the folder; else that is an error.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+") as file:
+    lock = folder / ".lock"
+    refuse_link(lock)
+    if lock.exists():
+        own = stat.S_ISREG(lock.stat().st_mode) and lock.stat().st_nlink <= 1
+        require(str(lock), own, "must be a file with no other name", fix="move it away")
+    with open(lock, "a+", opener=_open_no_link) as file:
         handle = file.fileno()
-        with with_filename(folder / ".lock"):
+        with with_filename(lock):
             try:
                 if fcntl is not None:
                     fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedskip.errors import InputError, require, unknown
+from fedskip.user_code import contained
 
 MOST = 1_000_000_000  # of anything that is counted
 LARGEST, SMALLEST = 3.4e38, 1.2e-38  # of a float32, in which models are trained
@@ -130,7 +131,7 @@ def _typed(field: str, value: Any, types: list[Any]) -> Any:
         if float in plain:
             fix = "models are trained with 32-bit numbers"
             require(field, abs(number) <= LARGEST, f"must be at most {LARGEST} in size", value, fix)
-            return float(number)
+            return float(number) + 0.0  # -0.0 is 0.0
     rule = " or ".join([*map(repr, choices), *(_WORDS[hint] for hint in plain)])
     raise InputError(field, f"must be {rule}", value)
 
@@ -181,11 +182,14 @@ def load(name: str, field: str = "") -> Any:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # for good: it may import more later
     try:
-        imported = importlib.import_module(module)
+        with contained("it"):
+            imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         fix = "write the module as in `import`, without .py, and run from its folder or install it"
         raise InputError(of, f"cannot be imported: {error}", fix=fix) from error
-    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+    except InputError as error:
+        raise InputError(of, f"fails when imported: {str(error).rstrip('.')}") from error
+    except Exception as error:  # whatever a user's module does when it is imported
         raise InputError(of, f"fails when imported: {type(error).__name__}: {error}") from error
     try:
         return operator.attrgetter(path)(imported)

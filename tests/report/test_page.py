@@ -7,18 +7,22 @@ import hashlib
 import http.client
 import json
 import re
+import socket
 import threading
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+import torch
 
 from fedskip.errors import InputError
 from fedskip.report.combine_studies import combine
 from fedskip.report.figures import look
 from fedskip.report.findings import Findings
 from fedskip.report.page import (
+    Handler,
+    PageServer,
     Picture,
     Watched,
     charts,
@@ -156,7 +160,8 @@ def test_a_picture_that_cannot_be_drawn_loses_no_study(tmp_path, monkeypatch, ca
 
 def test_studies_of_references_alone_and_of_metrics_that_are_not_defined(tmp_path):
     def undefined(output, target):
-        return (output.max(1).indices == target).float() * float("nan")
+        right = (output.max(1).indices == target).float()
+        return torch.where(target == 0, float("nan"), right)
 
     few = {"rounds": 2, "seeds": 2, "methods": "fedavg, fedprox"}
     study(tmp_path / "nan", metric=undefined, **few).run()
@@ -278,28 +283,29 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def port(folder):
-    """A server of that folder, and its port."""
+def server(folder):
+    """A server of that folder."""
     started = []
     thread = threading.Thread(target=serve, args=(folder, 0, started.append), daemon=True)
     thread.start()
     deadline = time.monotonic() + 10
     while not started and time.monotonic() < deadline:
         time.sleep(0.01)
-    yield started[0].server_port
+    yield started[0]
     started[0].shutdown()
     thread.join(10)
     assert not thread.is_alive()
 
 
-def ask(port, path="/", method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+def ask(server, name="", method="GET", token=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    path = f"/{server.token if token is None else token}/{name}"
     connection.request(method, path, headers=headers)
     return connection.getresponse()
 
 
-def test_the_page_and_what_it_may_do(port):
-    answer = ask(port)
+def test_the_page_and_what_it_may_do(server):
+    answer = ask(server)
     text = answer.read().decode()
     assert answer.status == 200
     assert "FedSkip-2" in text
@@ -310,20 +316,33 @@ def test_the_page_and_what_it_may_do(port):
     assert text.count("<script") == text.count("<script>") + 1 == 2, "the second holds numbers"
     assert "unsafe-inline" not in policy.partition("script-src")[2]
     assert answer.headers["Cache-Control"] == "no-store"
-    assert ask(port).read().decode() == text, "rendered once"
-    assert ask(port, "/main").read().decode() in text
+    assert ask(server).read().decode() == text, "rendered once"
+    assert ask(server, "main").read().decode() in text
 
 
-def test_only_what_it_is_asked_for_and_only_from_here(port):
-    assert ask(port, "/study.yaml").status == 404
-    assert ask(port, "/../../etc/passwd").status == 404
-    assert ask(port, Host=f"evil.example:{port}").status == 403
-    assert ask(port, Host="localhost").status == 200
-    assert ask(port, method="POST").status == 501
+def test_only_what_it_is_asked_for_and_only_from_here(server):
+    assert ask(server, "study.yaml").status == 404
+    assert ask(server, "../../etc/passwd").status == 404
+    assert ask(server, Host=f"evil.example:{server.server_port}").status == 403
+    assert ask(server, Host="localhost").status == 200
+    assert ask(server, method="POST").status == 501
 
 
-def test_a_new_row_is_told(port, folder):
-    events = ask(port, "/events")
+def test_other_users_of_the_machine_do_not_know_the_token(server, folder):
+    assert server.url.endswith(f":{server.server_port}/{server.token}/")
+    assert ask(server, token="").status == ask(server, "events", token="x").status == 403
+    assert PageServer(0, server.watched).token != server.token
+
+
+def test_an_idle_connection_is_dropped(server, monkeypatch):
+    monkeypatch.setattr(Handler, "timeout", 0.2)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as idle:
+        idle.sendall(b"GET / HT")
+        assert idle.recv(1) == b"", "closed"
+
+
+def test_a_new_row_is_told(server, folder):
+    events = ask(server, "events")
     assert events.headers["Content-Type"] == "text/event-stream"
     first = events.readline()
     assert first.startswith(b"data: ")
@@ -345,9 +364,9 @@ def test_a_study_without_results_is_waited_for(tmp_path, folder):
     assert "Not finished" in watched.page()
 
 
-def test_bad_input(port, folder, tmp_path):
+def test_bad_input(server, folder, tmp_path):
     with pytest.raises(InputError, match=r"port cannot be used \(Address already in use\)"):
-        serve(folder, port)
+        serve(folder, server.server_port)
     with pytest.raises(InputError, match="port must be from 0 to 65535, got 70000"):
         serve(folder, 70000)
     with pytest.raises(InputError, match="out holds no study"):

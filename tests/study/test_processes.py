@@ -142,3 +142,11 @@ def test_an_error_over_there_says_where_it_happened() -> None:
         answer(process)
     process.close()
     assert "in lookup" in error.value.__notes__[0]
+
+
+def test_an_exit_in_a_process_is_an_error_here() -> None:
+    process = Process(lambda tell: lambda question: sys.exit(0))
+    process.ask(1)
+    with pytest.raises(InputError, match=r"your code must not exit \(SystemExit: 0\)"):
+        answer(process)
+    process.close()

@@ -166,3 +166,15 @@ def test_nobody_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             os.kill(pid, 0)
     monkeypatch.undo()
     assert as_table(Study(tmp_path / "out", spec=broken.spec).resume().summary)
+
+
+def test_a_column_with_empty_cells_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def partly(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.where(target == 0, float("nan"), 1.0)
+
+    study(tmp_path / "s", metric=["accuracy", partly], rounds=2, processes=1).run()
+    assert caplog.messages == [
+        "x_partly of toy.FedAvg.s0 is undefined (nan) at round 1: such cells of history.csv are empty"
+    ]

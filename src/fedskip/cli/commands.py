@@ -14,6 +14,7 @@ from fedskip.cli import data, federation, output, studies
 from fedskip.cli.report import report, watch
 from fedskip.cli.system_errors import explain, sentences
 from fedskip.errors import InputError, shorten
+from fedskip.user_code import no_exit
 from fedskip.version import __version__
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # of click, which newer typers contain
@@ -25,7 +26,8 @@ class Commands(TyperGroup):
     def main(self, *args: Any, **options: Any) -> NoReturn:
         code = 0
         try:
-            code = super().main(*args, **{**options, "standalone_mode": False}) or 0
+            with no_exit():
+                code = super().main(*args, **{**options, "standalone_mode": False}) or 0
             sys.stdout.flush()
         except Exception as error:
             code = code or report_error(error)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedskip.errors import require
+from fedskip.files import refuse_not_utf8
 
 if TYPE_CHECKING:
     from fedskip.report.results import Results
@@ -41,6 +42,7 @@ def folder(text: str | None, option: str = "--out") -> Path | None:
     if text is None:
         return None
     require(option, bool(text.strip()), "must not be empty", text, "write . for this folder")
+    refuse_not_utf8(option, text)
     return Path(text)
 
 

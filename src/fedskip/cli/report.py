@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ from fedskip.report import FORMATS, SCORES
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedskip.report.page import PageServer
     from fedskip.report.results import Results
 
 TABLES = ("table", "chosen", "compare", "time_to_target")
@@ -114,13 +114,14 @@ def watch(
         int, typer.Option(help="On this machine only; 0 takes one that is free.")
     ] = 8765,
 ) -> None:
-    """Serve the page of a study on localhost, up to date while it runs; Ctrl-C ends it."""
+    """Serve the page of a study on localhost, up to date while it runs; Ctrl-C ends it.
+
+    Its address holds a token: other users of this machine cannot read it.
+    """
     from fedskip.report.page import serve
 
-    def ready(server: ThreadingHTTPServer) -> None:
-        typer.echo(
-            f"{out} is at http://localhost:{server.server_port}/ (Ctrl-C ends this, not the study)"
-        )
+    def ready(server: "PageServer") -> None:
+        typer.echo(f"{out} is at {server.url} (Ctrl-C ends this, not the study)")
 
     with contextlib.suppress(KeyboardInterrupt):
         serve(out, port, ready)

@@ -98,7 +98,6 @@ def resume(
     grace: Grace = None,
 ) -> None:
     """Resume a study from its last checkpoint."""
-    from fedskip.report.page import write_report
     from fedskip.study import Study
 
     study = Study.load(out, cluster=cluster)
@@ -106,11 +105,7 @@ def resume(
         _train(study, study.resume, track, grace, rounds=rounds, anyway=anyway)
         return
     typer.echo(f"{out} is finished; go on with --rounds N")
-    results = study.results()
-    if not (out / "report.html").exists():  # a kill came before it
-        study.folder.clear()
-        write_report(results)
-    show_results(results)
+    show_results(study.restored())
 
 
 def extend(

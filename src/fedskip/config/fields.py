@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike
 from typing import Any, TypeVar
 
 import numpy as np
@@ -159,9 +160,10 @@ def read_options(key: str, value: Any) -> Any:
     foreign = _foreign(value) if key == "data" and type(value) is not dict else ""
     if isinstance(value, Mapping) and not foreign:
         require(f"{key}.{tag}", name is None or isinstance(name, str), "must be text", name)
-        if key == "partition" and name is not None and value.get("file") is not None:
+        if key == "partition" and (file := value.get("file")) is not None:
+            require("partition.file", isinstance(file, str | PathLike), "must be a path", file)
             rule = f"must not stand beside kind: {name}"
-            raise InputError("partition.file", rule, value["file"], "keep one of the two")
+            require("partition.file", name is None, rule, file, "keep one of the two")
         return {option: _plain(inner) for option, inner in value.items() if inner is not None}
     shown = type(value).__name__ if foreign else value
     fix = f"write data=fedskip.{foreign}" if foreign else ""

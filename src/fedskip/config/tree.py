@@ -18,6 +18,7 @@ from fedskip.config.yaml_text import DEEPEST, parse, read_text
 from fedskip.data.catalogue import is_file
 from fedskip.data.tables import is_table
 from fedskip.errors import InputError, option
+from fedskip.files import refuse_not_utf8
 
 TAGS = {"data": "name", "partition": "kind", "model": "name"}  # the key that says which one
 
@@ -206,6 +207,8 @@ def moved(study: Mapping[str, Any], move: Callable[[str], str]) -> dict[str, Any
         if isinstance(value, Mapping) and not option:
             return {name: inside(inner, key, name) for name, inner in value.items()}
         is_path = isinstance(value, str) and option in _PATHS[key] and _PATHS[key][option](value)
+        if is_path:
+            refuse_not_utf8(f"{key}.{option}", value)
         fixed = is_path and (os.path.isabs(value) or value[0] == "~" or "\0" in value)
         return move(value) if is_path and not fixed else value
 

@@ -62,8 +62,11 @@ class Arrays:
                 raise InputError(
                     f"data.{name}", rule, type(array).__name__, first_line(error)
                 ) from error
+            dense = array.layout == torch.strided and not array.is_nested
+            rule, fix = "must be a dense tensor", "use its to_dense()"
+            require(f"data.{name}", dense, rule, str(array.layout), fix)
             require(f"data.{name}", array.dim() > 0, "must hold a number for each sample", array)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, array.detach())
         rule = f"must have {len(self.x)} entries, one for each sample of x"
         require("data.y", len(self.x) == len(self.y), rule, len(self.y))
 
@@ -93,6 +96,7 @@ class Arrays:
         return Arrays(x, y)
 
 
+MOST_OWNERS = 1_000_000  # or as many as there are samples
 Split = tuple[np.ndarray, np.ndarray]  # indices of the training samples, of the test samples
 TrainTransform = Callable[[Tensor, Tensor], Tensor]  # x (m, ...), one 32-bit word per sample (m,)
 TestTransform = Callable[[Tensor], Tensor]
@@ -135,6 +139,8 @@ class Dataset:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        named = isinstance(self.name, str) and bool(self.name.strip())
+        require("data.name", named, "must be text", self.name, "such as name='hospitals'")
         object.__setattr__(self, "standardize", fit("data.standardize", self.standardize, bool))
         is_pool = all(hasattr(self.samples, name) for name in ("__len__", "take", "labels", "to"))
         fix = "give Arrays(x, y), or an object with `take`, `labels`, `to` and a length"
@@ -155,7 +161,9 @@ class Dataset:
             fix = "turn names into numbers with `names, owner = np.unique(names, return_inverse=True)`"
             require("data.owner", is_numbered, rule, f"{owner.dtype} {owner.shape}", fix)
             rule = "must be numbered from 0 on, -1 for a sample of nobody"
-            require("data.owner", owner.min(initial=0) >= -1, rule, int(owner.min(initial=0)))
+            most = max(samples, MOST_OWNERS)
+            for number in (int(owner.min(initial=0)), int(owner.max(initial=0))):
+                require("data.owner", -1 <= number < most, f"{rule}, below {most:,}", number, fix)
             if self.owner_names is not None:
                 owners, names = int(owner.max(initial=-1)) + 1, len(self.owner_names)
                 rule = f"must have a name for each of {owners} owners"

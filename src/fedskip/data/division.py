@@ -184,7 +184,8 @@ def assign_clients(
         assigned = Partition.load(file)
     except (OSError, InputError) as error:
         fix = "give one that a study has written, OUT/partition-NAME-SEED.npz"
-        fix = f"{fix}; {error.fix}" if isinstance(error, InputError) else fix
+        more = error.fix if isinstance(error, InputError) else ""
+        fix = f"{fix}; {more}" if more else fix
         raise InputError("partition.file", "must be a partition file", file, fix) from error
     fits = assigned.indices.max(initial=-1) < len(dataset.samples)
     fix = "use the data that it was made for"

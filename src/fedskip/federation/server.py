@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskip.errors import InputError
+from fedskip.errors import InputError, require
 from fedskip.methods.base import Federation, Merged, Method, Period, State
 from fedskip.models.vector import Layout, on
 from fedskip.rng import ordered_sample, visit_key
@@ -216,6 +216,10 @@ class Server:
             if not isinstance(merged, Merged):
                 rule = f"holds {self.method.label}, whose merge gives no Merged"
                 raise InputError("methods", rule, type(merged).__name__, "return Merged(...)")
+            for given in (merged.evaluated, merged.broadcast):
+                fits = given.shape == (d,) and given.dtype == w.dtype
+                rule = f"holds {self.method.label}, whose merge must give {d} numbers in {w.dtype}"
+                require("methods", fits, rule, f"{tuple(given.shape)} in {given.dtype}")
             self.state = merged.server
             x = self.x[d:]
             rest = x + p @ (w[:, d:] - x)  # to the bit the same where nothing has moved

@@ -28,7 +28,7 @@ from fedskip.errors import (
     require,
     shorten,
 )
-from fedskip.files import digest, remove_partial_files, write_text
+from fedskip.files import digest, refuse_link, refuse_not_utf8, remove_partial_files, write_text
 from fedskip.records.checkpoint import interval, newest, read_history, read_notes
 from fedskip.records.history import SUMMARY, HistoryFile
 from fedskip.records.table import Row, Table
@@ -41,10 +41,16 @@ DEVICE = "machine.device_name"
 
 
 class Folder:
-    """The folder of a study. A study is plain values here, as study.yaml has them."""
+    """The folder of a study. A study is plain values here, as study.yaml has them.
+
+    `shown` is the path as it was given, for messages; `path` stays right if the working folder changes.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.file, self.checkpoints = path, path / "study.yaml", path / "checkpoints"
+        self.shown, self.path = path, path.absolute()
+        refuse_not_utf8("out", self.path)
+        self.shown_file = path / "study.yaml"
+        self.file, self.checkpoints = self.path / "study.yaml", self.path / "checkpoints"
         # when the file was written and how long it was, and what it held
         self._stamp, self._content = (0, 0), Facts()
 
@@ -62,8 +68,8 @@ class Folder:
             return {}, {}
         stat = self.file.stat()
         if (stamp := (stat.st_mtime_ns, stat.st_size)) != self._stamp:
-            content = load(read_text(self.file), str(self.file))
-            _refuse_damaged(content, str(self.file))
+            content = load(read_text(self.file), str(self.shown_file))
+            _refuse_damaged(content, str(self.shown_file))
             self._stamp, self._content = stamp, content
         study = copy.deepcopy(self._content)
         return study, study.pop(RECORD, None) or {}
@@ -119,15 +125,20 @@ class Folder:
                 rounds[run] = max(one.round, rounds.get(run, 0))
         return rounds
 
-    def recover(self, history: HistoryFile, parts: Sequence[Setting]) -> None:
-        """The history of these parts: up to their last checkpoints what those hold, whatever became of its file."""
+    def recover(self, history: HistoryFile, parts: Sequence[Setting]) -> bool:
+        """The history of these parts: up to their last checkpoints what those hold, whatever became of its file.
+
+        Gives whether its file held something else.
+        """
+        differed = False
         for part in parts:
             held = {one.path: one.round for one in newest(self.checkpoints, part.key) if one.path}
             for file in sorted(held, key=held.__getitem__):  # the newest is right
-                runs = read_notes(file)["runs"]
-                history.recover(part.key, runs, held[file], read_history(file))
+                runs, recorded = read_notes(file)["runs"], read_history(file)
+                differed |= history.recover(part.key, runs, held[file], recorded)
         known = {run for part in parts for run in part.run_names}
         history.table = Table(history.columns, (r for r in history.table if r["run"] in known))
+        return differed
 
     def clear(self) -> None:
         """Remove what a kill has left half written."""
@@ -143,19 +154,19 @@ class Folder:
             if not _alike(self.study(), study, self.path):
                 raise self.other(study, another)
             if self.is_finished():
-                raise InputError("out", "holds this study, finished", str(self.path), another)
-            fix = f"continue it with {how_to_resume_study(self.path)}"
-            raise InputError("out", "holds this study, unfinished", str(self.path), fix)
+                raise InputError("out", "holds this study, finished", str(self.shown), another)
+            fix = f"continue it with {how_to_resume_study(self.shown)}"
+            raise InputError("out", "holds this study, unfinished", str(self.shown), fix)
         for part in ("checkpoints", "history.csv", "partition-*.npz"):
             if any(self.path.glob(part)):
                 rule = f"holds {part}, but not the study.yaml that it belongs to"
-                raise InputError("out", rule, str(self.path), f"{another}, or empty it")
+                raise InputError("out", rule, str(self.shown), f"{another}, or empty it")
         held = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
         others = sorted(name for name in held if not name.startswith("."))
         if others:  # which the study's own files might replace
             more = f" and {len(others) - 1} more" if len(others) > 1 else ""
             rule = f"is not empty: it holds {others[0]}{more}"
-            raise InputError("out", rule, str(self.path), another)
+            raise InputError("out", rule, str(self.shown), another)
 
     def refuse_other(self, study: Facts) -> None:
         """Refuse to go on with another study than the one that was begun here, but for its rounds."""
@@ -167,7 +178,7 @@ class Folder:
         here = partial(written_in, self.path)
         apart = changes(moved(self.study(), here), moved(study, here))
         what = _some(apart) or "the same keys in another order, or with other additions"
-        return InputError("out", f"holds another study: {what}", str(self.path), fix)
+        return InputError("out", f"holds another study: {what}", str(self.shown), fix)
 
     def refuse_edited(self) -> None:
         """Refuse to go on where the file is not what the study wrote."""
@@ -176,17 +187,18 @@ class Folder:
             another, more = option("out", "FOLDER"), option("rounds", "N")
             fix = f"undo that, or run the changed study into another folder ({another}); "
             fix += f"{flag('anyway')} mixes the two. More rounds are had with {more}"
-            raise InputError(str(self.file), "was changed after the study began", fix=fix)
+            raise InputError(str(self.shown_file), "was changed after the study began", fix=fix)
 
     def refuse_federation(self) -> None:
         """Refuse the folder of a federation, which holds that of its study."""
         if (self.path / "federation.yaml").exists():
-            fix = f"its results are in {self.path / 'run'}"
-            raise InputError("out", "is the folder of a federation", str(self.path), fix)
+            fix = f"its results are in {self.shown / 'run'}"
+            raise InputError("out", "is the folder of a federation", str(self.shown), fix)
 
     def refuse_blocked(self) -> None:
-        """Refuse to go on where a file, or a link to nothing, takes the place of a folder that is needed."""
+        """Refuse to go on where a file or a link takes the place of a folder that is needed."""
         for path in (self.path / part for part in PARTS):
+            refuse_link(path)
             if os.path.lexists(path) and not path.is_dir():
                 fix = "move away what is there, then resume"
                 raise InputError(str(path), "must be a folder", fix=fix)
@@ -196,7 +208,7 @@ class Folder:
         if not self.file.exists():
             rule = "is gone: its folder was moved or deleted meanwhile"
             fix = "bring the folder back and resume it, or begin again in another one"
-            raise InputError(str(self.file), rule, fix=fix)
+            raise InputError(str(self.shown_file), rule, fix=fix)
 
     def refuse_lost_checkpoints(
         self, begun: Sequence[tuple[Setting, int]], every: int | None
@@ -231,7 +243,9 @@ class Folder:
             results = [f"history.csv up to round {last}"] * (last > interval(rounds, every))
             results += ["summary.csv"] * bool(runs & written)
             if results:
-                run = either(f"`fedskip run {self.file} --out NEW`", "`Study('NEW', ...).run()`")
+                run = either(
+                    f"`fedskip run {self.shown_file} --out NEW`", "`Study('NEW', ...).run()`"
+                )
                 whose = part.key if runs == {*part.run_names} else join_some(sorted(runs))
                 instead = f"run its study into another folder with {run}"
                 raise lost_checkpoints(self, whose, results, instead)
@@ -247,7 +261,7 @@ def lost_checkpoints(
     fix = "bring them back to checkpoints/; to start again here all the same, move history.csv and "
     fix += f"summary.csv away; or {instead}"
     rule = f"has no checkpoints of {whose} any more: to start again would lose its {' and '.join(results)}"
-    return InputError("out", rule, str(folder.path), fix)
+    return InputError("out", rule, str(folder.shown), fix)
 
 
 def existing_history(out: Path, kept: bool = False) -> Table:

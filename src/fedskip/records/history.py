@@ -1,7 +1,9 @@
 """What a study records: one row per run and evaluation, one summary row per run."""
 
+import contextlib
 import logging
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,20 +85,28 @@ class HistoryFile:
         rows = [row for row in self.table if row["run"] in runs and row["round"] <= round]
         return Table(self.columns, rows).csv()
 
-    def recover(self, part: str, runs: Collection[str], round: int, recorded: str) -> None:
-        """Up to a round, take the rows of runs that a checkpoint of `part` holds, if the file has others."""
+    def recover(self, part: str, runs: Collection[str], round: int, recorded: str) -> bool:
+        """Up to a round, take the rows of runs that a checkpoint of `part` holds, if the file has others.
+
+        Gives whether it had.
+        """
         # the checkpoint may be older than some columns
         saved = Table(self.columns, Table.parse(recorded, self.path))
-        if self.of(runs, round) != saved.csv():
+        if differed := self.of(runs, round) != saved.csv():
             log.warning(
                 "%s was changed or lost: what %s recorded up to round %d is taken from its checkpoint",
                 self.path, part, round,
             )  # fmt: skip
             others = [row for row in self.table if row["run"] not in runs]
             self.table = Table(self.columns, [*saved, *others])
+        return differed
 
     def _is_ours(self) -> bool:
-        return self.path.is_file() and self.path.stat().st_size == self._size
+        """Whether the file is as it was written here, and no link."""
+        with contextlib.suppress(OSError):
+            found = self.path.lstat()
+            return stat.S_ISREG(found.st_mode) and found.st_size == self._size
+        return False
 
     def _write(self) -> None:
         content = self.table.csv().encode()

@@ -13,6 +13,7 @@ import html
 import json
 import logging
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from fedskip.config import RECORD
 from fedskip.config.study import short_names
 from fedskip.config.tree import flatten
 from fedskip.errors import InputError, option
-from fedskip.files import write_bytes, write_text
+from fedskip.files import refuse_link, write_bytes, write_text
 from fedskip.records.folder import Facts
 from fedskip.report.figures import ACROSS, curves, drawable, look, new_axes, to_bytes
 from fedskip.report.findings import Findings
@@ -65,6 +66,7 @@ GLOSSARY = (
     "FedSkip-k is FedAvg that averages models only every k-th round. In between, each model travels on to another "
     "client. Merge: such an average. Slot: one of the travelling models. Visit: one client trains one model."
 )
+IDLE = 20.0  # seconds after which a connection that asks for nothing is closed
 LOOK, BEAT = 0.5, 15.0  # seconds between looks at the folder, and between signs of life
 REST = 0.5  # share of the time that a page took, until the next look
 HERE = ("127.0.0.1", "localhost")
@@ -88,6 +90,7 @@ def write_report(
     baseline, score or target than usual.
     """
     to, pictures = to or results.out, Pictures()
+    refuse_link(to / "figures")
     for figure in figures(results):
         try:
             axes = figure.draw()
@@ -421,21 +424,39 @@ class Watched:
             return f'<main data-stamp="{stamp}"><p>{html.escape(str(error))}</p></main>'
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers GET /, /main and /events, and nothing else."""
+class PageServer(ThreadingHTTPServer):
+    """Serves a page on this machine, at an address with a token that its other users cannot guess."""
 
-    watched: Watched  # set by `serve`
+    daemon_threads = True
+
+    def __init__(self, port: int, watched: Watched) -> None:
+        self.watched, self.token = watched, secrets.token_urlsafe(16)
+        super().__init__(("127.0.0.1", port), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self.server_port}/{self.token}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET TOKEN/, TOKEN/main and TOKEN/events, and nothing else."""
+
+    server: PageServer
+    timeout = IDLE
 
     def do_GET(self) -> None:
+        watched, (token, _, name) = self.server.watched, self.path[1:].partition("/")
         host = self.headers.get("Host", "")
         if (host.rpartition(":")[0] or host).lower() not in HERE:
             self.send_error(403, "only localhost is answered")  # another name that leads here
-        elif self.path == "/":
-            self._answer("text/html; charset=utf-8", self.watched.page())
-        elif self.path == "/main":
-            self._answer("text/html; charset=utf-8", self.watched.main())
-        elif self.path == "/events":
-            self._send_events()
+        elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            self.send_error(403, "only the address that was printed is answered")
+        elif name == "":
+            self._answer("text/html; charset=utf-8", watched.page())
+        elif name == "main":
+            self._answer("text/html; charset=utf-8", watched.main())
+        elif name == "events":
+            self._send_events(watched)
         else:
             self.send_error(404)
 
@@ -454,15 +475,15 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _send_events(self) -> None:
+    def _send_events(self, watched: Watched) -> None:
         """Server-sent events: the stamp, now and whenever it changes."""
         self._answer("text/event-stream")
         sent, beat = "", time.monotonic()
         with contextlib.suppress(OSError):
             while True:
                 # training is to have its share of the machine
-                time.sleep(max(LOOK, REST * self.watched.took))
-                stamp = self.watched.stamp()
+                time.sleep(max(LOOK, REST * watched.took))
+                stamp = watched.stamp()
                 if stamp != sent:
                     self.wfile.write(f"data: {stamp}\n\n".encode())
                     sent = stamp
@@ -475,21 +496,17 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def serve(
-    out: Path, port: int, ready: Callable[[ThreadingHTTPServer], None] = lambda server: None
-) -> None:
+def serve(out: Path, port: int, ready: Callable[[PageServer], None] = lambda server: None) -> None:
     """Serve the page of a study until stopped; `ready` gets the server before its first request."""
     if not (out / "study.yaml").exists():
         raise InputError("out", "holds no study: there is no study.yaml", str(out))
-    handler = type("Answers", (Handler,), {"watched": Watched(out)})
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        server = PageServer(port, Watched(out))
     except OSError as error:
         fix = "choose another, or 0 for one that is free"
         raise InputError(option("port"), f"cannot be used ({error.strerror})", port, fix) from None
     except OverflowError:
         raise InputError(option("port"), "must be from 0 to 65535", port) from None
-    server.daemon_threads = True
     with server:
         ready(server)
         server.serve_forever()

@@ -40,6 +40,7 @@ from fedskip.study.machine import SHORT, Machine, arithmetic_of, suited
 from fedskip.study.prepare import Prepared
 from fedskip.study.rehearsal import rehearse
 from fedskip.study.setting_plan import SettingPlan, make_engine
+from fedskip.user_code import contained
 
 FETCH_TIMEOUT = 600.0  # seconds
 
@@ -115,7 +116,8 @@ class DeviceWorker:
         )  # fmt: skip
         spec = suited(setting.spec, job.noted)
         do = plan_part if job.group is None else train_group
-        yield from do(replace(setting, spec=spec), job, prepared)
+        with contained():
+            yield from do(replace(setting, spec=spec), job, prepared)
         gc.collect()  # engines and their graphs hold each other
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -17,6 +17,7 @@ import torch
 
 from fedskip.errors import picklable
 from fedskip.study.signals import SIGNALS
+from fedskip.user_code import contained
 
 AVAILABLE = sys.platform == "linux"  # forking is not safe everywhere
 Tell = Callable[[Any], None]
@@ -119,7 +120,9 @@ def _serve(
         except EOFError:
             return
         try:
-            respond = respond or prepare(partial(send, "message"))
-            send("answer", respond(question))
+            with contained():
+                respond = respond or prepare(partial(send, "message"))
+                answer = respond(question)
+            send("answer", answer)
         except Exception as error:
             send("error", picklable(error, "In a training process"))

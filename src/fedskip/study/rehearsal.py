@@ -6,7 +6,7 @@ when a setting begins, and noted for its report.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -22,13 +22,14 @@ from fedskip.engine import Job, Loop, Plan, Task, Trained
 from fedskip.engine.arithmetic import Arithmetic
 from fedskip.engine.evaluate import Evaluator
 from fedskip.engine.stacked import Stack
-from fedskip.errors import InputError, first_line
+from fedskip.errors import InputError, first_line, require
 from fedskip.methods.grammar import text
 from fedskip.models import MODELS
 from fedskip.models.forms import batch_norms
 from fedskip.models.metrics import (
     KINDS,
     LOSSES,
+    Measure,
     Metric,
     MetricFailed,
     binary_cross_entropy,
@@ -46,6 +47,7 @@ APART = {torch.float64: (1e-4, 1e-6), torch.float32: (0.05, 1e-3)}
 
 # training samples whose features are looked at, test samples that are scored at a time
 SOME = 10_000
+CHUNK = 256  # test samples that an undefined metric is tried with at a time
 FAR = 10.0  # from unit scale
 
 
@@ -101,12 +103,11 @@ def _try_model(prepared: Prepared, samples: np.ndarray) -> None:
     module = copy.deepcopy(task.module).eval()
     inputs, targets = task.samples.take(on(prepared.device, samples))
     place = torch.arange(len(inputs)).to(inputs.device)
+    training = None
     if task.train_transform is not None:
-        with _trying("data.train_transform", f"cannot take the samples of {data!r}", ..., inputs):
-            task.train_transform(inputs, place)
+        training = _transformed("train", data, task.train_transform, inputs, place)
     if task.test_transform is not None:
-        with _trying("data.test_transform", f"cannot take the samples of {data!r}", ..., inputs):
-            inputs = task.test_transform(inputs)
+        inputs = _transformed("test", data, task.test_transform, inputs)
     taken = f"the samples of {data!r}, which have the shape {tuple(inputs.shape[1:])}"
     taken += "" if inputs.is_floating_point() else " and are whole numbers, as ids are"
 
@@ -119,6 +120,12 @@ def _try_model(prepared: Prepared, samples: np.ndarray) -> None:
         _refuse_no_classes(prepared, output, targets)
     _try_measures(prepared, output, targets)
 
+    if training is not None:
+        changed = (
+            f"what data.train_transform gives, which has the shape {tuple(training.shape[1:])}"
+        )
+        with _trying("model", f"cannot take {changed}", name, training), torch.no_grad():
+            task.arithmetic.compute(module, training)
     with _trying("model", f"cannot be trained on {taken}", name, inputs):
         loss = task.loss(task.arithmetic.compute(module.train(), inputs), targets).mean()
         loss.backward()
@@ -136,6 +143,19 @@ def _try_model(prepared: Prepared, samples: np.ndarray) -> None:
         rule = "leaves a batch of one sample, with which this model cannot be trained"
         with _trying("local.batch", rule, local.batch), torch.no_grad():
             task.arithmetic.compute(module, inputs[:1])
+
+
+def _transformed(
+    kind: str, data: str, transform: Callable[..., Tensor], inputs: Tensor, *place: Tensor
+) -> Tensor:
+    """Inputs as a transform of the data set gives them."""
+    field = f"data.{kind}_transform"
+    with _trying(field, f"cannot take the samples of {data!r}", ..., inputs):
+        given = transform(inputs, *place)
+    rule = f"must give a tensor with a row for each of the {len(inputs)} samples that it gets"
+    shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+    require(field, isinstance(given, Tensor) and given.shape[:1] == inputs.shape[:1], rule, shape)
+    return given
 
 
 def _refuse_no_classes(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
@@ -178,6 +198,8 @@ def _try_measures(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
         with _trying(field, f"cannot compare the {shapes}", name, output, targets):
             together = per_sample(measure(output, targets), len(targets), field)[:1].float()
             alone = per_sample(measure(output[:1], targets[:1]), 1, field).float()
+        if field == "metric" and bool(alone.isnan().all()):
+            _refuse_undefined(prepared, measure, name)
         if not torch.allclose(together, alone, rtol=0.01, atol=1e-3, equal_nan=True):
             fix = f"compare the shapes {shapes}: torch may spread one over the other"
             rule = "must give every sample a number that does not depend on the samples beside it"
@@ -187,6 +209,21 @@ def _try_measures(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
         x, test = prepared.start(seed, "init"), prepared.division(seed).evaluated
         with _trying("metric", f"cannot score {len(test):,} test samples", setting.metric):
             Evaluator(task, stacked=False)(x[None], test, further=True)
+
+
+def _refuse_undefined(prepared: Prepared, measure: Measure, name: object) -> None:
+    """Refuse a metric that is NaN for every test sample."""
+    task, test = prepared.task, prepared.division(prepared.setting.seeds[0]).evaluated
+    module = copy.deepcopy(task.module).eval()
+    with _trying("metric", f"cannot score {len(test):,} test samples", name), torch.no_grad():
+        for part in torch.from_numpy(test).split(CHUNK):
+            inputs, targets = task.samples.take(on(prepared.device, part.numpy()))
+            inputs = task.test_transform(inputs) if task.test_transform else inputs
+            output = task.arithmetic.compute(module, inputs)
+            if not per_sample(measure(output, targets), len(targets), "metric").isnan().all():
+                return
+    fix = "look at what it computes for the model as it starts"
+    raise InputError("metric", f"is nan for each of the {len(test):,} test samples", name, fix)
 
 
 def _refuse_hidden_state(task: Task, module: nn.Module, inputs: Tensor) -> None:

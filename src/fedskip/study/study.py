@@ -32,8 +32,9 @@ from fedskip.report.trackers import Start, TrackerList, Trackers
 from fedskip.study.machine import arithmetic_of, resolve_device, suited
 from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
-from fedskip.study.signals import explained, stop_at_checkpoint
+from fedskip.study.signals import Stop, explained, stop_at_checkpoint
 from fedskip.study.train import Training, made_with, train_settings
+from fedskip.user_code import contained
 from fedskip.version import versions
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class Study:
     @property
     def out(self) -> Path:
         """The study's folder."""
-        return self.folder.path
+        return self.folder.shown
 
     def __repr__(self) -> str:
         spec = self.spec
@@ -117,7 +118,7 @@ class Study:
             self._claim_next_folder()
             study = plain(self.spec, prepared.settings)
             self.folder.refuse_taken(study)  # before anything is written there
-            with locked(self.out):
+            with locked(self.folder.path):
                 self.folder.refuse_taken(study)
                 self.folder.write(study, {})
                 return self._train(prepared, shown, anyway)
@@ -190,6 +191,21 @@ class Study:
             self.folder.refuse_other(plain(self.spec, self._begun()))
         return Results.read(self.out)
 
+    def restored(self) -> Results:
+        """The results of a finished study, after what is gone or changed of its history and page is written."""
+        training = Training(
+            self.spec, self._begun(), [], self.folder, Progress(), TrackerList(), Stop()
+        )
+        page = self.folder.path / "report.html"
+        if training.recovered or not page.exists():
+            self.folder.refuse_blocked()
+            with locked(self.folder.path):
+                self.folder.clear()
+                if training.recovered:
+                    training.write_results([])
+                write_report(self.results())
+        return self.results()
+
     # --- before it is trained ------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -217,7 +233,7 @@ class Study:
         if not self.folder.file.exists():
             fix = "start it with run()"
             raise InputError("out", "holds no study to go on with", str(self.out), fix)
-        with locked(self.out):
+        with locked(self.folder.path):
             yield
 
     def _check(self, rounds: int | None = None, anyway: bool = False) -> list[Setting]:
@@ -255,7 +271,7 @@ class Study:
         noted = self.folder.record().get("settings", {}) if begun else {}
         study = PreparedStudy([], [], train_settings)
         for draft in spec.settings:
-            with self._naming_setting(draft):
+            with self._naming_setting(draft), contained():
                 draft.refuse_named_objects()
                 whole = prepare(draft, datasets, device, arithmetic, self.out if begun else None)
                 study.settings.append(whole.setting)
@@ -326,10 +342,11 @@ class Study:
             )  # fmt: skip
             if shown.trackers.trackers:
                 rows = training.saved_rows()
-                start = Start.of(self.out, self.spec, prepared.settings, rows)
+                start = Start.of(self.folder.path, self.spec, prepared.settings, rows)
                 shown.trackers.on_start(start)
             trained = [one.setting for one in prepared.todo]
-            prepared.train(training)
+            with contained():
+                prepared.train(training)
             training.write_results(trained)
             results = Results.read(self.out)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from fedskip.study.setting_plan import Group, SettingPlan
 from fedskip.study.signals import Stop
 from fedskip.version import versions
 
+log = logging.getLogger(__name__)
 Preparing = Callable[[int], None]  # hears of steps that are compiled, as `Engine.watch` says it
 
 
@@ -62,12 +64,13 @@ class Training:
         self.identity = folder.identity
         self.facts: Facts = self.record.setdefault("settings", {})  # noted of each part, by key
         self.failed: GroupsFailed | None = None  # some runs were set aside
+        self._empty = set[str]()  # columns that are said to have empty cells
         self.parts = [part for setting in settings for part in setting.parts()]
         runs = [run for part in self.parts for run in part.run_names]
         self._place = {run: place for place, run in enumerate(runs)}
         self.further = list(dict.fromkeys(c for one in settings for c in further_columns(one)))
         self.history = HistoryFile(folder.path / "history.csv", self.further)
-        folder.recover(self.history, self.parts)
+        self.recovered = folder.recover(self.history, self.parts)
         # what summary.csv and clients.csv hold of runs that are done
         done = set(runs) - {run for one in todo for run in one.setting.run_names}
         file = folder.path / "clients.csv"
@@ -85,7 +88,7 @@ class Training:
         made = made_with(self.record, prepared.setting)
         if before and not self.anyway:
             then = {"versions": made["versions"], **before}
-            compare(then, {"versions": versions(), **facts}, self.folder.path)
+            compare(then, {"versions": versions(), **facts}, self.folder.shown)
         self.facts[prepared.setting.key], made["versions"] = facts, versions()
 
     def write_study(self, prepared: Iterable[Prepared]) -> None:
@@ -96,6 +99,14 @@ class Training:
 
     def recorded(self, rows: list[Row]) -> None:
         """There are new rows of the history, which is written now or at the next checkpoint."""
+        for row in rows:
+            empty = {name for name in ("test_accuracy", *self.further) if row.get(name, 0) is None}
+            for name in sorted(empty - self._empty):
+                text = (
+                    "%s of %s is undefined (nan) at round %d: such cells of history.csv are empty"
+                )
+                log.warning(text, name, row["run"], row["round"])
+            self._empty |= empty
         self.progress.recorded(rows)
         self.trackers.on_rows(rows)
 
@@ -127,12 +138,14 @@ class Training:
 
         Where a part has several groups, its rows are in the order of rounds, then of runs.
         """
+        if self.recovered:  # all rows, first those without what `extend` added
+            trained = sorted(self.parts, key=lambda part: len(part.earlier))
         several = {
             run: self.facts[part.key]["machine"]["processes"] > 1
             for part in trained
             for run in part.run_names
         }
-        first = {run: self._place[part.run_names[0]] for part in trained for run in part.run_names}
+        first = {run: place for place, part in enumerate(trained) for run in part.run_names}
 
         def order(row: Row) -> tuple[int, int, int]:
             run = row["run"]

@@ -3,11 +3,10 @@
 import pytest
 from mlflow import MlflowClient
 
-from fedskip import Tracker
 from fedskip.report.trackers import mlflow
 from fedskip.report.trackers.mlflow import MLflow
 from studies import numbers, study, weights
-from tracked import FEW, flat, history, kill, summaries, without_clock
+from tracked import FEW, flat, history, kill, stopped, summaries, without_clock
 
 
 @pytest.fixture(autouse=True)
@@ -86,14 +85,8 @@ def test_killed_between_a_row_and_its_checkpoint(tmp_path):
 
 def test_rounds_that_come_again_are_not_doubled(tmp_path):
     """After a kill the store has rounds that the checkpoint does not know."""
-
-    class Stops(Tracker):
-        def on_rows(self, rows):
-            if any(row["round"] == 5 for row in rows):
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        study(tmp_path / "s", **FEW, processes=1).run(trackers=[MLflow(), Stops()])
+    with stopped(5), pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "s", **FEW, processes=1).run(trackers=[MLflow()])
     before, _ = read(tmp_path / "s")
     assert max(before["toy.FedAvg.s0"]) >= 5
     assert {run.info.status for run in runs(tmp_path / "s")[1].values()} == {"KILLED"}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
+import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from fedskip import InputError
+from fedskip.report import trackers
 from fedskip.report.trackers import (
     Start,
     Tracker,
@@ -21,13 +25,13 @@ from fedskip.report.trackers import (
 from fedskip.report.trackers.tensorboard import TensorBoard
 from fedskip.study import Interrupted
 from studies import as_table, numbers, study, weights
-from tracked import FEW, without_clock
+from tracked import FEW, stopped, without_clock
 from tracked import history as expected
 
 
 class Listens(Tracker):
-    def __init__(self, stop_at=0):
-        self.heard, self.stop_at, self.ended, self.closed = {}, stop_at, None, 0
+    def __init__(self):
+        self.heard, self.ended, self.closed = {}, None, 0
 
     def on_start(self, start):
         self.started = start
@@ -38,9 +42,6 @@ class Listens(Tracker):
             rounds = self.heard.setdefault(row["run"], {})
             assert row["round"] > max(rounds, default=0)
             rounds[row["round"]] = {k: v for k, v in row.items() if isinstance(v, int | float)}
-            if row["round"] == self.stop_at:
-                self.stop_at = 0
-                signal.raise_signal(signal.SIGINT)
 
     def on_end(self, results):
         self.ended = results
@@ -73,8 +74,8 @@ def test_all_rows_in_order(tmp_path, processes):
 
 
 def test_one_that_was_stopped_is_closed_and_goes_on_where_it_was(tmp_path):
-    first, second = Listens(stop_at=4), Listens()
-    with pytest.raises(Interrupted):
+    first, second = Listens(), Listens()
+    with stopped(4, lambda: signal.raise_signal(signal.SIGINT)), pytest.raises(Interrupted):
         study(tmp_path / "s", **FEW).run(trackers=[first])
     assert (first.ended, first.closed) == (None, 1)
     study(tmp_path / "s", **FEW).resume(trackers=[second])
@@ -304,11 +305,112 @@ def test_one_that_fails_is_named_once_and_the_study_goes_on(tmp_path, hook, capl
     assert other.heard == ["on_start", "on_rows", "on_rows", "on_rows", "on_end", "close"]
 
 
-def test_ctrl_c_passes_through(tmp_path):
-    failing, other = Notes("on_rows", KeyboardInterrupt), Notes()
-    with pytest.raises(KeyboardInterrupt):
-        study(tmp_path / "s", rounds=3, processes=1).run(trackers=[failing, other])
-    assert other.heard == ["on_start", "close"]
+class Sleeps(Tracker):
+    """Does not come back from a hook until it is woken; it may interrupt the study first."""
+
+    def __init__(self, hook, interrupts=False):
+        self.hook, self.interrupts, self.awake, self.heard = hook, interrupts, Event(), []
+
+    def _hear(self, hook):
+        self.heard.append(hook)
+        if hook == self.hook:
+            if self.interrupts:
+                os.kill(os.getpid(), signal.SIGINT)
+            self.awake.wait(30)
+
+    def on_start(self, start):
+        self._hear("on_start")
+
+    def on_rows(self, rows):
+        self._hear("on_rows")
+
+    def on_end(self, results):
+        self._hear("on_end")
+
+    def close(self):
+        self._hear("close")
+
+
+@pytest.fixture
+def in_a_hurry(monkeypatch):
+    for name, seconds in {"LIMIT": 0.3, "PER_RUN": 0, "WAIT": 0.1, "LOOK": 0.05}.items():
+        monkeypatch.setattr(trackers, name, seconds)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_one_that_does_not_come_back_is_dropped(tmp_path, in_a_hurry, hook, caplog):
+    sleeping, other = Sleeps(hook), Notes()
+    began = time.monotonic()
+    results = study(tmp_path / "s", methods="fedavg", rounds=3, seeds=1).run(
+        trackers=[sleeping, other]
+    )
+    assert results.finished
+    assert time.monotonic() - began < 20
+    late = f"Sleeps has not come back from {hook} for 0.3 s; the study goes on without it"
+    assert [m for m in caplog.messages if "waiting" not in m] == [late]
+    assert other.heard == ["on_start", "on_rows", "on_rows", "on_rows", "on_end", "close"]
+    sleeping.awake.set()
+
+
+def test_ctrl_c_does_not_wait_for_a_tracker(tmp_path, in_a_hurry):
+    sleeping, other = Sleeps("on_start", interrupts=True), Notes()
+    with pytest.raises(Interrupted):
+        study(tmp_path / "s", rounds=3, processes=1).run(trackers=[sleeping, other])
+    assert (other.heard[0], other.heard[-1]) == ("on_start", "close")
+    assert "on_end" not in other.heard
+
+
+def test_one_that_is_slow_gets_everything(tmp_path, monkeypatch):
+    """Training waits while too many calls wait."""
+    monkeypatch.setattr(trackers, "WAITING", 1)
+    heard = []
+
+    class Slow(Tracker):
+        def on_rows(self, rows):
+            time.sleep(0.05)
+            heard.extend(row["round"] for row in rows)
+
+    study(tmp_path / "s", methods="fedavg", rounds=9, seeds=1).run(trackers=[Slow()])
+    assert heard == [*range(1, 10)]
+
+
+def moves():
+    os.chdir("/")
+
+
+def exits():
+    sys.exit(0)
+
+
+def interrupts():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        (moves, "must not change the working folder"),
+        (exits, "must not exit (SystemExit: 0)"),
+        (lambda: sys.stdout.close(), "must not close stdout"),
+        (lambda: os.close(2), "must not close stderr"),
+        (interrupts, "KeyboardInterrupt: KeyboardInterrupt"),
+    ],
+)
+def test_one_that_harms_the_process_is_named_and_dropped(tmp_path, monkeypatch, does, why, caplog):
+    class Harms(Tracker):
+        def on_rows(self, rows):
+            does()
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out.txt").touch()
+    with (tmp_path / "out.txt").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        results = study(Path("s"), methods="fedavg", rounds=3, seeds=1).run(trackers=[Harms()])
+        print("still there")
+    assert results.finished
+    assert Path.cwd() == tmp_path
+    assert caplog.messages == [f"Harms failed in on_rows ({why}); the study goes on without it"]
+    os.fstat(2)
 
 
 def test_rows_are_theirs_to_change_and_results_are_the_same(tmp_path):
@@ -329,8 +431,9 @@ def test_nothing_is_told_twice():
         def on_rows(self, rows):
             heard.append([row["round"] for row in rows])
 
-    trackers = TrackerList(Hears())
-    trackers.on_start(Start("s", Path(), [], [{"run": "a", "round": 2}, {"run": "a", "round": 3}]))
+    told = TrackerList(Hears())
+    told.on_start(Start("s", Path(), [], [{"run": "a", "round": 2}, {"run": "a", "round": 3}]))
     for rounds in ([1, 2], [3, 4], [5]):
-        trackers.on_rows([{"run": "a", "round": round} for round in rounds])
+        told.on_rows([{"run": "a", "round": round} for round in rounds])
+    told.close()
     assert heard == [[4], [5]]

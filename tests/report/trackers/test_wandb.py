@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import wandb
 
-from fedskip import Tracker
 from fedskip.report.trackers.wandb import WandB
 from studies import numbers, study, weights
-from tracked import FEW, flat, history, kill, summaries, without_clock
+from tracked import FEW, flat, history, kill, stopped, summaries, without_clock
 
 OWN = {"_step", "_runtime", "_timestamp"}  # what W&B adds
 
@@ -101,12 +100,8 @@ def test_killed_between_a_row_and_its_checkpoint(tmp_path):
 
 
 def test_a_study_that_is_stopped_leaves_whole_runs(tmp_path):
-    class Stops(Tracker):
-        def on_rows(self, rows):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        study(tmp_path / "s", **FEW, processes=1).run(trackers=[WandB(), Stops()])
+    with stopped(1), pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "s", **FEW, processes=1).run(trackers=[WandB()])
     heard, _, about = read(tmp_path / "s")
     assert heard["toy.FedAvg.s0"].keys() >= {1}
     assert about["toy.FedAvg.s0"]["code"] == [1]

@@ -10,6 +10,9 @@ import contextlib
 import dataclasses
 import logging
 import math
+import queue
+import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +23,20 @@ from typing import Any
 from fedskip.config import RECORD, Setting, StudySpec, plain
 from fedskip.config.tree import flatten
 from fedskip.errors import InputError, first_line, require, unknown
-from fedskip.files import write_text
+from fedskip.files import refuse_link, write_text
 from fedskip.parsing import is_own, load
 from fedskip.records.folder import settings_of
 from fedskip.records.table import Row
 from fedskip.report import TRACKERS
 from fedskip.report.results import Results
+from fedskip.user_code import contained
 
 Value = bool | int | float | str
+LIMIT, PER_RUN = 60.0, 0.5  # seconds that a call may take, and more for each run of the study
+WAIT = 10.0  # seconds that training waits for `on_start`
+DRAIN = 120.0  # seconds that trackers have to catch up at the end
+WAITING = 1000  # calls that may wait; then training waits
+LOOK = 0.5  # seconds between two looks for late trackers
 PLURAL = ("name", "methods", "seeds", RECORD)  # keys of a setting that are not a run's
 
 log = logging.getLogger(__name__)
@@ -79,6 +88,7 @@ class Start:
     def id(self) -> str:
         """A lasting id of the folder, for servers that hold many studies."""
         file = self.out / ".tracked"
+        refuse_link(file)  # what it holds is sent
         if not file.exists():
             write_text(file, uuid.uuid4().hex[:16])
         return file.read_text(encoding="utf-8").strip()
@@ -136,7 +146,8 @@ def make_tracker(name: str, field: str = "trackers") -> Tracker:
     rule = "must be a subclass of fedskip.Tracker"
     require(f"{field} {name}", isinstance(kind, type) and issubclass(kind, Tracker), rule, kind)
     try:
-        tracker: Tracker = kind()
+        with contained(f"{field} {name}"):
+            tracker: Tracker = kind()
     except InputError as error:
         raise InputError(f"{field} {name}:", error.rule, fix=error.fix) from error.__cause__
     except Exception as error:  # a custom class may raise anything
@@ -152,6 +163,8 @@ class TrackerList(Tracker):
         listed = [trackers] if isinstance(trackers, str | Tracker) else trackers
         self.trackers = [make_tracker(item) if isinstance(item, str) else item for item in listed]
         self._last_round: dict[str, int] = {}  # that trackers got, by run
+        self._threads: list[TrackerThread] = []
+        self._closed = threading.Event()
         kinds = [type(tracker) for tracker in self.trackers]
         for tracker, kind in zip(self.trackers, kinds, strict=True):
             rule, fix = "must be trackers or their names", "write trackers=['tensorboard'], say"
@@ -161,32 +174,111 @@ class TrackerList(Tracker):
 
     def on_start(self, start: Start) -> None:
         self._last_round = {row["run"]: row["round"] for row in start.rows}
+        limit = LIMIT + PER_RUN * len(start.runs)
+        self._threads = [TrackerThread(tracker, limit) for tracker in self.trackers]
+        threading.Thread(target=self._watch, daemon=True).start()
         self._call("on_start", start)
+        # most are ready by then: what they import is not half imported when processes are forked
+        end = time.monotonic() + WAIT
+        for thread in self._threads:
+            thread.begun.wait(max(0.0, end - time.monotonic()))
 
     def on_rows(self, rows: list[Row]) -> None:
         # with `anyway`, a run that the checkpoint lacks starts again, and repeats rounds
         new = [row for row in rows if row["round"] > self._last_round.get(row["run"], 0)]
         self._last_round |= {row["run"]: row["round"] for row in new}
-        if new:
-            self._call("on_rows", new)
+        for thread in self._threads if new else ():
+            thread.call("on_rows", [dict(row) for row in new])  # copies, which a tracker may change
 
     def on_end(self, results: Results) -> None:
         self._call("on_end", results)
 
     def close(self) -> None:
-        self._call("close")
+        """Let the trackers catch up, and drop those that do not within `DRAIN`."""
+        try:
+            self._call("close")
+            end = time.monotonic() + DRAIN
+            for thread in self._threads:
+                if not thread.over.wait(min(WAIT, DRAIN)):
+                    log.warning("waiting for %s to catch up; Ctrl-C ends this", thread.name)
+                if not thread.over.wait(max(0.0, end - time.monotonic())):
+                    thread.abandon(f"has not caught up {DRAIN:g} s after the end")
+        finally:
+            self._closed.set()
 
     def _call(self, hook: str, *arguments: Any) -> None:
-        for tracker in list(self.trackers):
+        for thread in self._threads:
+            thread.call(hook, *arguments)
+
+    def _watch(self) -> None:
+        """Drop trackers that do not come back."""
+        while not self._closed.wait(LOOK):
+            for thread in self._threads:
+                thread.drop_if_late()
+
+
+class TrackerThread:
+    """Calls one tracker in a thread of its own, so that training need not wait for it.
+
+    It ends with `close`, or when the tracker is dropped.
+    """
+
+    def __init__(self, tracker: Tracker, limit: float) -> None:
+        """`limit`: seconds that a call may take."""
+        self.tracker, self.limit, self.name = tracker, limit, type(tracker).__name__
+        self.begun, self.over = threading.Event(), threading.Event()
+        self._dropped = threading.Event()
+        self.calls: queue.Queue[tuple[str, tuple[Any, ...]]] = queue.Queue(WAITING)
+        self._current: tuple[str, float] | None = None  # the call, and since when
+        self._lock = threading.Lock()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Call it in turn. Waits while too many calls wait, so that a slow tracker loses nothing."""
+        while not self._dropped.is_set():
+            with contextlib.suppress(queue.Full):
+                self.calls.put((hook, arguments), timeout=LOOK)
+                return
+
+    def drop_if_late(self) -> None:
+        current = self._current
+        if current is not None and time.monotonic() - current[1] > self.limit:
+            self.abandon(f"has not come back from {current[0]} for {self.limit:g} s")
+
+    def abandon(self, why: str) -> None:
+        """Drop it while a call goes on."""
+        self._drop(why)
+        self.begun.set()
+        self.over.set()
+
+    def _drop(self, why: str) -> None:
+        """Say once why the study goes on without it."""
+        with self._lock:
+            if not self._dropped.is_set():
+                log.warning("%s %s; the study goes on without it", self.name, why)
+            self._dropped.set()
+
+    def _serve(self) -> None:
+        hook = ""
+        while hook != "close" and not self._dropped.is_set():
+            hook, arguments = self.calls.get()
             try:
-                if hook == "on_rows":  # copies, which a tracker may change
-                    tracker.on_rows([dict(row) for row in arguments[0]])
-                else:
-                    getattr(tracker, hook)(*arguments)
-            except Exception as error:
-                self.trackers = [other for other in self.trackers if other is not tracker]
-                name, why = type(tracker).__name__, f"{type(error).__name__}: {first_line(error)}"
-                log.warning("%s failed in %s (%s); the study goes on without it", name, hook, why)
-                if hook != "close":
-                    with contextlib.suppress(Exception):
-                        tracker.close()
+                self._call(hook, *arguments)
+            except BaseException as error:  # whatever it may raise; it may exit, too
+                why = error.rule if isinstance(error, InputError) else ""
+                why = why or f"{type(error).__name__}: {first_line(error)}"
+                self._drop(f"failed in {hook} ({why})")
+            self.calls.task_done()
+            self.begun.set()
+        if hook != "close":
+            with contextlib.suppress(BaseException):
+                self._call("close")
+        self.over.set()
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        self._current = hook, time.monotonic()
+        try:
+            with contained(self.name):
+                getattr(self.tracker, hook)(*arguments)
+        finally:
+            self._current = None

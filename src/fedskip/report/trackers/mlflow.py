@@ -13,6 +13,7 @@ import time
 from typing import Any
 from urllib.parse import quote
 
+from fedskip.files import refuse_link
 from fedskip.records.table import Row
 from fedskip.report.results import Results
 from fedskip.report.trackers import Start, TrackedRun, Tracker, finite_numbers, importing
@@ -44,6 +45,8 @@ class MLflow(Tracker):
         store, files = None, None  # where MLflow is set up to store
         if not mlflow.is_tracking_uri_set():
             folder = start.out.resolve()
+            for name in ("mlflow.db", "mlartifacts"):
+                refuse_link(folder / name)
             path = re.sub("[%?#]", lambda sign: quote(sign[0]), (folder / "mlflow.db").as_posix())
             store, files = f"sqlite:///{path}", (folder / "mlartifacts").as_uri()
         self._client = client = mlflow.MlflowClient(store)

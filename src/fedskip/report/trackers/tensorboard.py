@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedskip.files import refuse_link
 from fedskip.records.table import Row
 from fedskip.report.results import Results
 from fedskip.report.trackers import Start, Tracker, finite_numbers, importing
@@ -36,8 +37,11 @@ class TensorBoard(Tracker):
         now = time.time()
         for run in start.runs:
             folder = start.out / "tensorboard" / run.name
+            refuse_link(folder.parent)
+            refuse_link(folder)
             folder.mkdir(parents=True, exist_ok=True)
             for old in folder.glob(f"{EVENTS}.*"):
+                refuse_link(old)
                 os.truncate(old, 0)  # if it were deleted, an open viewer would wait for it
             self._files[run.name] = folder / f"{EVENTS}.{now:.0f}.fedskip"
             # no `Experiment`: only the first would count, and hide the other runs' parameters

@@ -11,7 +11,7 @@ import os
 import shutil
 from typing import Any
 
-from fedskip.files import digest
+from fedskip.files import digest, refuse_link
 from fedskip.records.table import Row
 from fedskip.report.results import Results
 from fedskip.report.trackers import Start, TrackedRun, Tracker, finite_numbers, importing
@@ -29,6 +29,7 @@ class WandB(Tracker):
         self._runs: dict[str, Any] = {}
 
     def on_start(self, start: Start) -> None:
+        refuse_link(start.out / "wandb")
         for run in start.runs:
             self._runs[run.name] = self._open(start, run)
         self.on_rows(list(start.rows))
