@@ -86,6 +86,16 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
     return methods
 
 
+def own_names(entries: str) -> list[str]:
+    """The classes of users that a text names. Nothing is imported.
+
+    >>> own_names("fedavg, mine:Method(alpha=[1, 2])")
+    ['mine:Method']
+    """
+    found = (_ENTRY.fullmatch(part.strip()) for part in _split(entries))
+    return [match[1] for match in found if match and is_own(match[1])]
+
+
 # --- labels in tables and files --------------------------------------------------------------------------
 
 
