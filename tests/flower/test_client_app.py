@@ -112,6 +112,8 @@ def test_a_message_names_no_code_but_what_the_site_allows(
     for allow in ((), ("evil:Other",)):
         with pytest.raises(InputError, match=says):
             JobSpec.parse(message, client(tmp_path, allow=allow).config.allow)
+    with pytest.raises(InputError, match="must be methods or their text"):  # keys name nothing
+        JobSpec.parse(json.dumps({"protocol": PROTOCOL, "method": {"evil:M": 1}}))
     with pytest.raises(InputError) as refused:  # of something else: nothing else is there
         JobSpec.parse(message, [name])
     assert "names code" not in str(refused.value)

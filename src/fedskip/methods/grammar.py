@@ -13,7 +13,7 @@ import math
 import pkgutil
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -60,7 +60,7 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
     >>> [m.label for m in parse_many("fedavg, fedprox(mu=[0.1, 1]) fedskip(period=5)")]
     ['FedAvg', 'FedProx(mu=0.1)', 'FedProx(mu=1.0)', 'FedSkip-5']
     """
-    if isinstance(entries, str) or not isinstance(entries, Iterable):
+    if isinstance(entries, str | Mapping) or not isinstance(entries, Iterable):
         entries = [entries]
     methods: list[Method] = []
     for entry in entries:
