@@ -90,6 +90,7 @@ class ClientConfig:
         fit_all(self)
         ok = isinstance(self.allow, tuple | list) and all(isinstance(n, str) for n in self.allow)
         require("allow", ok, "must be a list of names", self.allow, "allow: ['my_nets:Net']")
+        object.__setattr__(self, "allow", tuple(self.allow))
         check_name(self.name)
         address(self.server)
 
