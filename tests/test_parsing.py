@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,10 +100,34 @@ def test_ranges_are_for_numbers_and_other_metadata_is_ignored() -> None:
 
 
 def test_load() -> None:
-    assert is_own("os:getcwd")
+    assert is_own("numpy:load")
     assert not is_own("cnn")
-    assert load("os:getcwd") is os.getcwd
-    assert load("os:path.join") is os.path.join
+    assert not is_own("python:mine.Net")  # how a file shows an object
+    assert load("numpy:load") is np.load
+    assert load("numpy:linalg.norm") is np.linalg.norm
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system", "os:path.join", "subprocess:Popen", "runpy:run_path", "builtins:eval", "antigravity:x",
+        "their_aliases:os.system", "their_aliases:system", "their_aliases:popen", "their_aliases:later",
+        "their_aliases:Own.__subclasses__", "their_aliases:get",
+    ],
+)  # fmt: skip
+def test_nothing_of_python_is_loaded(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "their_aliases.py").write_text(
+        "import os\nfrom functools import partial\nfrom operator import itemgetter\nfrom os import popen, system\n"
+        "later, get = partial(partial(popen, 'ls'), 'r'), itemgetter(0)\nclass Own: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "antigravity", raising=False)
+    with pytest.raises(InputError, match=f"^model {name} is a part of Python.*of your own"):
+        load(name, "model")
+    assert "antigravity" not in sys.modules  # it would open a browser
+    sys.modules.pop("their_aliases", None)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from fedskip.user_code import contained
 
 MOST = 1_000_000_000  # of anything that is counted
 LARGEST, SMALLEST = 3.4e38, 1.2e-38  # of a float32, in which models are trained
+PYTHON = "python:"  # how a file shows an object that it cannot hold
 _WORDS = {
     bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null",
 }  # fmt: skip
@@ -168,16 +169,22 @@ def fit_all(instance: Any, prefix: str = "") -> None:
 
 def is_own(name: str) -> bool:
     """Whether a name stands for a user's own code: `my_package.my_module:MyMethod`."""
-    return ":" in name
+    return ":" in name and not name.startswith(PYTHON)
 
 
 def load(name: str, field: str = "") -> Any:
     """The object that `MODULE:NAME` stands for. Modules in the working folder are found, too.
 
+    The only place that imports users' code. It gives nothing of Python's standard library: `os:system` is refused
+    before it could be called. Callers refuse what is not of the kind that they need.
+
     Args:
         field: the key that has this value, for errors.
     """
     module, _, path = name.partition(":")
+    whole, rule = f"{field} {name}".strip(), "is a part of Python, which is not made for this"
+    fix = "name a class or function of your own"
+    require(whole, module.partition(".")[0] not in sys.stdlib_module_names, rule, fix=fix)
     of = f"{field} {name}: {module}" if field else module
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # for good: it may import more later
@@ -192,10 +199,20 @@ def load(name: str, field: str = "") -> Any:
     except Exception as error:  # whatever a user's module does when it is imported
         raise InputError(of, f"fails when imported: {type(error).__name__}: {error}") from error
     try:
-        return operator.attrgetter(path)(imported)
+        thing = operator.attrgetter(path)(imported)
     except AttributeError:
         fix = "check the name of the class or function"
         raise InputError(of, f"has no {path!r}", fix=fix) from None
+    of_python = callable(thing) and package_of(thing) in sys.stdlib_module_names  # torch:os.system
+    require(whole, not of_python, rule, fix=fix)
+    return thing
+
+
+def package_of(thing: Any) -> str:
+    """The package that defines a class, a function, or the class of an object."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    return str(getattr(thing, "__module__", None) or "builtins").partition(".")[0]
 
 
 def fit_options(

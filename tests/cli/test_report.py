@@ -2,7 +2,15 @@
 
 import csv
 import html
+import os
+import re
 import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import yaml
 
 from fedskip.errors import shorten_middle
 from terminal import call
@@ -129,3 +137,40 @@ def test_bad_input_gets_one_clear_line(quickstart, tmp_path):
         assert said.startswith(message), said
         assert len(said.splitlines()) == 1
     assert not (tmp_path / "to").exists()
+
+
+EVIL = "import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n"
+
+
+def test_nothing_is_imported_to_look_at_a_study(quickstart, tmp_path):
+    """A folder that names code, with that code in the working folder and on PYTHONPATH."""
+    out, path = shutil.copytree(quickstart[0], tmp_path / "s"), tmp_path / "path"
+    path.mkdir()
+    for folder in (tmp_path, path):
+        for module in ("evil", "python"):
+            (folder / f"{module}.py").write_text(EVIL)
+    study = yaml.safe_load((out / "study.yaml").read_text())
+    study |= {"model": {"name": "evil:M", "a": [1, 2]}, "loss": "evil:f", "target": "evil:M()"}
+    study["settings"][0]["methods"] = ["evil:M", "fedskip(period=2)"]
+    study["metric"] = ["accuracy", "evil:f", "python:evil.f"]
+    study["settings"][0]["record"] = {"added": [{"methods": ["evil:M"], "seeds": [1]}]}
+    for file in (out / "study.yaml", tmp_path / "s.yaml"):
+        file.write_text(yaml.safe_dump(study, sort_keys=False))
+    env = {**os.environ, "PYTHONPATH": f"{path}:{os.environ.get('PYTHONPATH', '')}"}
+    # -m puts the working folder onto Python's path
+    for options in (["report", "s", "--csv"], ["report", "s", "--baseline", "evil:M()"], ["list"],
+                    ["show", "s.yaml"], ["resume", "s"], ["extend", "s", "--seeds", "3"],
+                    ["run", "s.yaml"]):  # fmt: skip
+        command = [sys.executable, "-m", "fedskip", *options]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert "Traceback" not in done.stderr
+        refused = options[0] in ("resume", "extend", "run")
+        assert (done.returncode, "names code" in done.stderr) == (2 * refused, refused), done.stderr
+    command = [sys.executable, "-m", "fedskip", "watch", "s", "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    ) as watch:
+        address = re.search(r"http://\S+", watch.stdout.readline())[0]
+        assert b"FedAvg" in urllib.request.urlopen(address, timeout=60).read()
+        watch.send_signal(signal.SIGINT)
+    assert not [*tmp_path.rglob("*.ran")]

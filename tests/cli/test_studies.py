@@ -269,7 +269,8 @@ def test_own_model_loss_and_metric_by_name_are_resumed(tmp_path, engine):
     written = yaml.safe_load((tmp_path / "out/study.yaml").read_text())
     assert written["model"] == {"name": "their_nets:Their", "hidden": 4}
     assert (written["loss"], written["metric"]) == ("their_nets:doubt", "their_nets:top_2")
-    code, shown, said = call("resume", "out", "--rounds", "4")
+    assert "names code" in call("resume", "out", "--rounds", "4")[2]
+    code, shown, said = call("resume", "out", "--rounds", "4", "--trust")
     assert (code, said) == (0, "")
     assert next(iter(summary(tmp_path / "out").values()))["rounds"] == "4"
 

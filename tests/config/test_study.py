@@ -228,7 +228,7 @@ def test_a_key_without_its_place_is_told_where_it_belongs(key: str, meant: str) 
 BASE = {"data": "synthetic", "methods": "fedavg"}
 
 
-class Net:
+class Net(nn.Module):
     def __init__(self, width: int, sizes: Sequence[int] = (), other=None, scale=1.0) -> None: ...  # type: ignore[no-untyped-def]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedskip import Study
 from fedskip.config import Draft, Tree, assigned, build, load_yaml
-from fedskip.config.tree import expand, moved, overlay, read_in, written_in
+from fedskip.config.tree import expand, moved, named_code, overlay, read_in, written_in
 from fedskip.engine import Local
 from fedskip.errors import InputError
 from fedskip.methods import FedAvg, FedDyn, Moon, Scaffold
@@ -297,3 +297,43 @@ def test_partition_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shutil.move("home/own.npz", "home/gone.npz")
     with pytest.raises(InputError, match=r"data.name must be an existing file, got 'home/own.npz'"):
         Study.load("home/two").resume(rounds=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "name"),
+    [
+        ("model: evil:M", "model", "evil:M"),
+        ("model.name: evil:M", "model.name", "evil:M"),
+        ("model: {name: [linear, 'evil:M']}", "model.name.1", "evil:M"),
+        ("model: [linear, {name: 'evil:M'}]", "model.1.name", "evil:M"),
+        ("loss: evil:f", "loss", "evil:f"),
+        ("metric: [accuracy, evil:f]", "metric.1", "evil:f"),
+        ("methods: 'fedavg, evil:M(a=[1, 2]), evil:N'", "methods", "evil:M"),
+        ("methods: [fedavg, 'fedprox evil:M']", "methods.1", "evil:M"),
+        ("target: evil:M()", "target", "evil:M"),
+        ("settings: [{}, {model: evil:M}]", "settings.1.model", "evil:M"),
+        ("settings: [{model.name: evil:M}]", "settings.0.model.name", "evil:M"),
+        (
+            "settings: [{record: {added: [{methods: [evil:M]}]}}]",
+            "settings.0.record.added.0.methods.0",
+            "evil:M",
+        ),
+    ],
+)
+def test_a_file_that_names_code_needs_trust(text: str, key: str, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(f"data: synthetic\n{text}\n")
+    says = f"^{key} names code: the module 'evil' would be .*{name}.*s.yaml line 2.*trust=True"
+    with pytest.raises(InputError, match=says.replace("[", r"\[")) as refused:
+        load_yaml(file)
+    assert "add --trust" in refused.value.message(flags=True)
+    assert name in [code for _, code in named_code(load_yaml(file, trust=True).values)]
+
+
+def test_colons_elsewhere_name_no_code(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "data: 'a:b.csv'\nnote: 'see: this'\nmodel: {name: 'python:mine.Net', word: 'a:b'}\n"
+        "methods: [fedskip(period='1x2,3')]\nrecord: {settings: {toy: {methods: ['mine:M']}}}\n"
+    )
+    assert not [*named_code(load_yaml(file).values)]

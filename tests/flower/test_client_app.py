@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedskip.config.tree import named_code
 from fedskip.errors import InputError
 from fedskip.flower.client_app import Client, MemoryFiles
 from fedskip.flower.config import ClientConfig
+from fedskip.flower.plan import PROTOCOL, JobSpec
 
 LOADER = """
 import numpy as np, torch, fedskip
@@ -80,12 +84,39 @@ def test_a_visit_does_not_wait_for_torch_s_compiler(tmp_path: Path) -> None:
         ({"name": "a/b"}, "must be letters"),
         ({"data": 3}, "must be text"),
         ({"loader": "hospital"}, "must be MODULE:FUNCTION"),
+        ({"loader": "os:system"}, "is a part of Python"),
         ({"data": "nowhere.npz"}, "nowhere.npz"),
     ],
 )
 def test_bad_node_configs(tmp_path: Path, config: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         _ = client(tmp_path, **config).samples
+
+
+@pytest.mark.parametrize(
+    ("changed", "key"),
+    [
+        ({"model": {"name": "os:system", "command": "ls"}}, "model.name"),
+        ({"loss": "evil:f"}, "loss"),
+        ({"metric": ["evil:f"]}, "metric.0"),
+        ({"method": "evil:M(a=1)"}, "method"),
+        ({"method": ["evil:M"]}, "method.0"),
+    ],
+)
+def test_a_message_names_no_code_but_what_the_site_allows(
+    changed: dict[str, object], key: str, tmp_path: Path
+) -> None:
+    [name] = (name for _, name in named_code(changed))
+    says = f"^{re.escape(key)} names code.*{name}.*`allow` in client.yaml"
+    message = json.dumps({"protocol": PROTOCOL, "model": {"name": "linear"}, **changed})
+    for allow in ((), ("evil:Other",)):
+        with pytest.raises(InputError, match=says):
+            JobSpec.parse(message, client(tmp_path, allow=allow).config.allow)
+    with pytest.raises(InputError, match="must be methods or their text"):  # keys name nothing
+        JobSpec.parse(json.dumps({"protocol": PROTOCOL, "method": {"evil:M": 1}}))
+    with pytest.raises(InputError) as refused:  # of something else: nothing else is there
+        JobSpec.parse(message, [name])
+    assert "names code" not in str(refused.value)
 
 
 # --- its memory ----------------------------------------------------------------------------------------

@@ -107,9 +107,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert not left
 
 
-def assert_undisturbed(folder: Path) -> None:
+def assert_undisturbed(folder: Path, trust: bool = False) -> None:
     """All that the server has after the last round is what the loop engine leads to, to the bit."""
-    plan = FederationPlan.read(folder)
+    plan = FederationPlan.read(folder, trust=trust)
     expected, _ = in_process(plan, finish=False).server.save()
     tensors, notes = load_checkpoint(
         list_checkpoints(folder / "run" / "checkpoints", plan.setting.name)[-1][1]
@@ -341,8 +341,11 @@ def test_a_method_of_ones_own_is_found_where_the_command_is_started(
         2,
         "--out",
         folder,
+        "--trust",
     )
-    assert_undisturbed(folder)
+    assert "allow:\n- own_method:Pulled" in (folder / "clients/client-0/client.yaml").read_text()
+    assert "names code" in done("check", folder, code=2)
+    assert_undisturbed(folder, trust=True)
     sys.modules.pop("own_method")
 
 

@@ -35,6 +35,10 @@ def number():
 def failing():
     raise KeyError("lost")
 
+def unsigned():
+    return nn.Linear(2, 2)
+
+unsigned.__signature__ = "none"
 ready = nn.Linear(2, 2)
 NUMBER = 3
 """
@@ -128,10 +132,15 @@ def test_the_seed_decides_how_an_own_class_starts() -> None:
             {},
             r"^model their_nets:ready must be a class .* start all seeds alike",
         ),
+        ("torch:load", {"f": "x"}, r"^model torch:load must be a class or a function"),
+        ("torch.hub:load", {}, r"^model torch\.hub:load must be a class or a function"),
+        ("torch.nn:Linear.forward", {}, r"^model torch.* must be a class or a function"),
+        ("fedskip.files:write_text", {}, r"^model fedskip.* must be a class or a function"),
+        ("numpy:memmap", {}, r"^model numpy:memmap must be a class .*'memmap'"),
         (
-            "builtins:min",
+            "their_nets:unsigned",
             {},
-            r"^model builtins:min cannot be made: no signature .* Write a function",
+            r"^model their_nets:unsigned cannot be made: .* Write a function",
         ),
     ],
 )

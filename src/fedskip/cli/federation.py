@@ -15,6 +15,9 @@ STUDY = {
     "name": "federation", "data": {"name": "synthetic"}, "partition": {"kind": "dirichlet", "beta": 0.5},
     "local": {"epochs": 1}, "methods": ["fedskip(period=3)"], "rounds": 6, "seeds": [0],
 }  # of `local`, if no study is named  # fmt: skip
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import and run the code that its study names.")
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and without keys.")]
 
 
@@ -29,6 +32,7 @@ def local(
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of a study: local.lr=0.1."),
     ] = None,
     out: Annotated[str | None, typer.Option(help="By default runs/federation-N.")] = None,
+    trust: Trust = False,
     insecure: Insecure = False,
 ) -> None:
     """Try a federation on this machine: a server and N clients as processes, with TLS and registered keys.
@@ -50,7 +54,9 @@ def local(
         rule, fix = f"is not for {folder}, which was begun", "leave it out, or choose another --out"
         for option, value in others.items():
             require(option, not value, rule, value, fix)
-        FederationPlan.read(folder)  # refuses what is wrong with it before anything is started
+        FederationPlan.read(
+            folder, trust=trust
+        )  # refuses what is wrong with it before anything is started
         typer.echo(f"going on in {folder}")
     else:
         require("-n", 1 <= clients <= 64, "must be 1 to 64 on one machine", clients)
@@ -59,11 +65,12 @@ def local(
         options = Tree(keys, Places({key: f"--{key}" for key in keys}))
         over = assigned(assignments or []).over(options)
         default = Tree({**STUDY, "cohort": clients})
-        tree = over.over(default) if study is None else requested_study(study, over)
+        tree = over.over(default) if study is None else requested_study(study, over, trust=trust)
         folder = folder or next_folder("federation")
         write_local(folder, clients, build(tree))
+        trust = True  # what is in the folder now
         typer.echo(f"{folder}: certificates, keys and shares of the data for {clients} clients")
-    _train(folder, "local --out", host="127.0.0.1", nodes=True, insecure=insecure)
+    _train(folder, "local --out", host="127.0.0.1", nodes=True, insecure=insecure, trust=trust)
 
 
 @app.command()
@@ -94,6 +101,7 @@ def init(
 def server(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of a federation.")],
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="On which to listen.")] = "0.0.0.0",
+    trust: Trust = False,
     insecure: Insecure = False,
 ) -> None:
     """Serve a federation to its end; started again, it goes on from its last round."""
@@ -105,9 +113,9 @@ def server(
         typer.echo(f"{folder} is finished")
         _show_results(folder)
         return
-    for _, look in server_checks(folder, insecure=insecure, starts=True):
+    for _, look in server_checks(folder, insecure=insecure, starts=True, trust=trust):
         look()
-    _train(folder, "server", host=host, nodes=False, insecure=insecure)
+    _train(folder, "server", host=host, nodes=False, insecure=insecure, trust=trust)
 
 
 @app.command()
@@ -148,6 +156,7 @@ def client(
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR")] = Path("."),
+    trust: Trust = False,
     insecure: Insecure = False,
 ) -> None:
     """Check whether a server or a client can start: files, certificates, keys, versions, data, network."""
@@ -155,7 +164,7 @@ def check(
     from fedskip.flower.check import folder_checks
 
     failed = []
-    for what, look in folder_checks(folder, insecure=insecure):
+    for what, look in folder_checks(folder, insecure=insecure, trust=trust):
         try:
             typer.echo(f"ok    {what}: {look()}")
         except InputError as error:

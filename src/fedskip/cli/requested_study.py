@@ -19,15 +19,17 @@ FREE = {
 }  # fmt: skip
 
 
-def requested_study(study: str | None, over: Tree, scale: float | None = None) -> Tree:
+def requested_study(
+    study: str | None, over: Tree, scale: float | None = None, *, trust: bool = False
+) -> Tree:
     """The study named `study`, by default the quickstart, with the options `over` laid over it.
 
     The quickstart fits only its own data set: where `over` names another one, the study is that data set's
-    defaults. `scale` is the share of every setting's rounds to train.
+    defaults. `scale` is the share of every setting's rounds to train. `trust`: a file may name code.
     """
     if study is not None:
         refuse_unknown(study)
-    tree = bundled.load(bundled.QUICKSTART if study is None else study)
+    tree = bundled.load(bundled.QUICKSTART if study is None else study, trust=trust)
     check_keys(over, TOP_LEVEL)  # not `record`, which a study file may have
     if study and study.partition("/")[0] in bundled.papers():
         tree = marked(tree, over.values, scale)

@@ -29,6 +29,7 @@ Track = Annotated[
     list[str] | None,
     Option(metavar="NAME", help=f"{', '.join(TRACKERS)}, or MODULE:CLASS; may be repeated."),
 ]
+Trust = Annotated[bool, Option("--trust", help="Import and run the code that the file names.")]
 Grace = Annotated[
     float | None,
     Option(metavar="SECONDS", help="After a signal, stop within this time, checkpoint or not."),
@@ -63,6 +64,7 @@ def run(
         Option(metavar="NAME", help="Run only this setting; may be repeated, and hold *."),
     ] = None,
     out: Annotated[str | None, Option(help="By default runs/STUDY-N.", show_default=False)] = None,
+    trust: Trust = False,
     track: Track = None,
     grace: Grace = None,
 ) -> None:
@@ -80,7 +82,7 @@ def run(
         key, fix = assignment.split("=")[0].strip(), f"leave out --set {assignment}"
         require(f"--{key}", key not in given, "must not be given twice", given.get(key), fix)
     over = assigned(assignments or []).over(Tree(given, Places({key: f"--{key}" for key in given})))
-    spec = build(requested_study(study, over, scale))
+    spec = build(requested_study(study, over, scale, trust=trust))
     new = Study(folder(out), spec=narrowed(spec, only) if only else spec)
     _train(new, new.run, track, grace, anyway=anyway)
 
@@ -93,6 +95,7 @@ def resume(
     anyway: Annotated[
         bool, Option("--anyway", help="Go on even if a library or the machine has changed.")
     ] = False,
+    trust: Trust = False,
     cluster: Cluster = None,
     track: Track = None,
     grace: Grace = None,
@@ -100,7 +103,7 @@ def resume(
     """Resume a study from its last checkpoint."""
     from fedskip.study import Study
 
-    study = Study.load(out, cluster=cluster)
+    study = Study.load(out, cluster=cluster, trust=trust)
     if rounds is not None or track or not study.is_finished():
         _train(study, study.resume, track, grace, rounds=rounds, anyway=anyway)
         return
@@ -117,6 +120,7 @@ def extend(
         str | None,
         Option(metavar="N|LIST", help="Run all methods at these: 5 is 0 to 4; or 7,8,9."),
     ] = None,
+    trust: Trust = False,
     cluster: Cluster = None,
     track: Track = None,
     grace: Grace = None,
@@ -129,7 +133,7 @@ def extend(
     listed = (
         [part for part in seeds.split(",") if part.strip()] if seeds and "," in seeds else seeds
     )
-    study = Study.load(out, cluster=cluster)
+    study = Study.load(out, cluster=cluster, trust=trust)
     _train(study, study.extend, track, grace, methods=methods, seeds=listed)
 
 

@@ -19,7 +19,7 @@ from fedskip.engine.local import Local
 from fedskip.engine.upload_filters import Attack, Privacy
 from fedskip.errors import InputError, require, unknown_key
 from fedskip.methods.grammar import parse_many
-from fedskip.parsing import Count, fit, fit_all
+from fedskip.parsing import PYTHON, Count, fit, fit_all
 
 MOST_SEEDS = 10_000
 LONGEST = 100  # bytes of a name
@@ -34,7 +34,6 @@ _MAKERS = {  # of a data set, from what other libraries have
     "torch": "from_torch(dataset)",
     "datasets": "from_huggingface(dataset, label='COLUMN')",
 }
-PYTHON = "python:"  # how a file shows an object that it cannot hold
 T = TypeVar("T")
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from fedskip.config.fields import PYTHON, READERS, as_name, from_mapping, read_seeds
+from fedskip.config.fields import READERS, as_name, from_mapping, read_seeds
 from fedskip.config.tree import TAGS, Places, Tree, overlay
 from fedskip.data.dataset import Dataset
 from fedskip.engine.local import Local
@@ -23,7 +23,7 @@ from fedskip.errors import InputError, option, require, unknown, unknown_key
 from fedskip.files import short_file_name
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import in_a_file, labels_as_added, parse_many, text
-from fedskip.parsing import AtLeast, Count, In, fit, fit_all, hints_of
+from fedskip.parsing import PYTHON, AtLeast, Count, In, fit, fit_all, hints_of
 
 RECORD = "record"  # the key of study.yaml that holds one
 # metrics from 0 to 1

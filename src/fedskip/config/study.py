@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_origin
 
 import numpy as np
 
-from fedskip.config.fields import PYTHON, Stop, as_name, check_name, from_mapping
+from fedskip.config.fields import Stop, as_name, check_name, from_mapping
 from fedskip.config.setting import KEYS, RECORD, Draft, Record, Runs, Setting, Sweep
 from fedskip.config.tree import TAGS, Places, Tree, flatten
 from fedskip.config.yaml_text import written
@@ -31,7 +31,7 @@ from fedskip.errors import InputError, require, unknown, unknown_key
 from fedskip.methods.base import Method
 from fedskip.methods.grammar import parse_many, text
 from fedskip.models.construction import hints_for, maker_of
-from fedskip.parsing import AtLeast, AtMost, Count, fit_all, is_own, parts_of
+from fedskip.parsing import PYTHON, AtLeast, AtMost, Count, fit_all, is_own, parts_of
 
 RUNS = 10_000  # of a study, unless `most_runs` says otherwise
 _UNWRITTEN = ("settings", "cluster", "per_device")  # a study may go on elsewhere

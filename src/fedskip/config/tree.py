@@ -7,7 +7,7 @@ may be nested or dotted.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,8 +17,10 @@ from typing import Any
 from fedskip.config.yaml_text import DEEPEST, parse, read_text
 from fedskip.data.catalogue import is_file
 from fedskip.data.tables import is_table
-from fedskip.errors import InputError, option
+from fedskip.errors import InputError, flag, option
 from fedskip.files import refuse_not_utf8
+from fedskip.methods.grammar import own_names
+from fedskip.parsing import is_own
 
 TAGS = {"data": "name", "partition": "kind", "model": "name"}  # the key that says which one
 
@@ -66,10 +68,11 @@ class Tree:
         return Tree(overlay(other.values, self.values), places, self.only or other.only)
 
 
-def load_yaml(path: str | os.PathLike[str]) -> Tree:
+def load_yaml(path: str | os.PathLike[str], *, trust: bool = False) -> Tree:
     """The tree of a study file. Paths in it are made relative to the working folder.
 
-    Only plain data are read: nothing in the file is ever run.
+    Nothing is imported here. What is made of the tree imports the code that it names, as `my_nets:Net`: without
+    `trust`, a file that names code is refused.
     """
     path = Path(path)
     values, places = parse(read_text(path), str(path))
@@ -77,6 +80,8 @@ def load_yaml(path: str | os.PathLike[str]) -> Tree:
         raise InputError(str(path), "must hold the keys of a study, such as `data:` and `methods:`")
     with Places(places).in_errors():
         values = moved(expand(values), partial(read_in, path.parent))
+        if not trust:
+            refuse_code(values)
     return Tree({"name": path.stem} | values, Places(places))
 
 
@@ -182,6 +187,49 @@ def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
                 value = overlay(old, value)
         merged[key] = value
     return merged
+
+
+# --- code ------------------------------------------------------------------------------------------------
+
+_METHODS = ("methods", "method", "target")
+_CODE = {*((key,) for key in ("model", "loss", "metric", *_METHODS)), ("model", "name")}
+
+
+def named_code(study: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The dotted keys of a study that name code, with the names, such as `my_nets:Net`. Nothing is imported."""
+
+    def inside(value: Any, at: tuple[str, ...], key: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                level = () if name in ("settings", "record", "added") else (*key, name)
+                yield from inside(inner, (*at, name), level)
+        elif isinstance(value, list | tuple):
+            for index, inner in enumerate(value):
+                yield from inside(inner, (*at, str(index)), key)
+        elif isinstance(value, str) and key in _CODE:
+            names = own_names(value) if key[0] in _METHODS else [value] * is_own(value)
+            yield from ((".".join(at), name) for name in names)
+
+    yield from inside(expand(study), (), ())
+
+
+def refuse_code(
+    study: Mapping[str, Any], trusted: Collection[str] = (), fix: str = "", where: str = ""
+) -> None:
+    """Refuse a study that names code, but for names that are trusted, before anything is imported.
+
+    Args:
+        fix: by default, to trust the file.
+        where: the file.
+    """
+    for key, name in named_code(study):
+        if name not in trusted:
+            module, fix = (
+                name.partition(":")[0],
+                fix or f"read that code; if you trust it, add {flag('trust')}",
+            )
+            rule = f"names code: the module {module!r} would be imported and run"
+            raise InputError(key, rule, name, fix, where)
 
 
 # --- paths -----------------------------------------------------------------------------------------------

@@ -26,21 +26,23 @@ from fedskip.flower.processes import listens, tool
 Check = tuple[str, Callable[[], str]]  # what is checked; says what it has found, or raises
 
 
-def folder_checks(folder: Path, *, insecure: bool = False) -> Iterator[Check]:
+def folder_checks(folder: Path, *, insecure: bool = False, trust: bool = False) -> Iterator[Check]:
     """What the folder of a federation needs, or that of a client."""
     if (folder / FEDERATION).exists():
-        return server_checks(folder, insecure=insecure)
+        return server_checks(folder, insecure=insecure, trust=trust)
     fix = "make one with `fedskip federation init`"
     there, rule = (folder / CLIENT).exists(), f"holds neither {FEDERATION} nor {CLIENT}"
     require("DIR", there, rule, str(folder), fix)
     return client_checks(ClientConfig.read(folder), insecure=insecure)
 
 
-def server_checks(folder: Path, *, insecure: bool = False, starts: bool = False) -> Iterator[Check]:
-    """What a server needs. `starts`: it is about to start, so its port must be free."""
+def server_checks(
+    folder: Path, *, insecure: bool = False, starts: bool = False, trust: bool = False
+) -> Iterator[Check]:
+    """What a server needs. `starts`: it is about to start, so its port must be free. `trust`: its study may name code."""
     yield "Flower", _flower
     yield FEDERATION, lambda: f"{len(FederationConfig.read(folder).clients)} clients"
-    yield "study.yaml", lambda: _study(folder)
+    yield "study.yaml", lambda: _study(folder, trust)
     config = FederationConfig.read(folder)
     if not insecure:
         yield "certificates", lambda: _certificate(folder, address(config.server)[0])
@@ -71,8 +73,8 @@ def _flower() -> str:
     return f"flwr {installed}"
 
 
-def _study(folder: Path) -> str:
-    plan = FederationPlan.read(folder)
+def _study(folder: Path, trust: bool) -> str:
+    plan = FederationPlan.read(folder, trust=trust)
     note = "; its seed can be guessed: leave `seeds` out for a secret one" if plan.guessable else ""
     size = f"{plan.layout.size:,} numbers in a model"
     return f"{plan.method.label}, {plan.setting.rounds} rounds, {size}{note}"

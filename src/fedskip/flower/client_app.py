@@ -98,14 +98,14 @@ class Client:
     def train(self, content: RecordDict) -> RecordDict:
         """Train the visit that an order asks for."""
         orders, header = messages.read_train_order(content)
-        job = JobSpec.parse(str(header.pop("job", "")))
+        job = JobSpec.parse(str(header.pop("job", "")), self.config.allow)
         replies = self.visit(orders, job, **header)
         return messages.train_reply(replies, private=job.privacy is not None)
 
     def evaluate(self, content: RecordDict) -> RecordDict:
         """Test a model on this client's test samples. Sums tell nothing of single classes."""
         x, header = messages.read_evaluation_order(content)
-        job = JobSpec.parse(str(header.get("job", "")))
+        job = JobSpec.parse(str(header.get("job", "")), self.config.allow)
         _, test = self.samples
         if not len(test):
             return messages.evaluation_reply({"metric": 0.0, "loss": 0.0, "samples": 0})

@@ -21,6 +21,7 @@ STATUS, ROUNDS = "status.json", "rounds.jsonl"  # in it, for the command that wa
 FOLDER = (
     "FEDSKIP_FEDERATION"  # the environment variable that names a federation's folder to its server
 )
+TRUST = "FEDSKIP_TRUST"  # and one that says that its study may name code
 IN_NODE = "client"  # the key of Flower's node config that holds a client's configuration
 PORT = 8000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -83,9 +84,13 @@ class ClientConfig:
     device: str = "auto"
     port: Port | None = None  # of the client's own node, on this machine only; None: a free one
     epsilon: Annotated[float, Above(0)] | None = None  # the most that private visits may cost
+    allow: tuple[str, ...] = ()  # code that the server may name, as MODULE:NAME
 
     def __post_init__(self) -> None:
         fit_all(self)
+        ok = isinstance(self.allow, tuple | list) and all(isinstance(n, str) for n in self.allow)
+        require("allow", ok, "must be a list of names", self.allow, "allow: ['my_nets:Net']")
+        object.__setattr__(self, "allow", tuple(self.allow))
         check_name(self.name)
         address(self.server)
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedskip import rng
-from fedskip.config import StudySpec, dump
+from fedskip.config import StudySpec, dump, plain
+from fedskip.config.tree import named_code
 from fedskip.config.yaml_text import written
 from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.division import Division, divide
@@ -69,7 +70,7 @@ def template(name: str, **values: object) -> str:
     return Template((TEMPLATES / name).read_text(encoding="utf-8")).substitute(values)
 
 
-def _write_client(folder: Path, **values: str) -> None:
+def _write_client(folder: Path, **values: Any) -> None:
     write_text(folder / CLIENT, template(CLIENT) + written(values))
 
 
@@ -98,11 +99,13 @@ def write_local(folder: Path, clients: int, spec: StudySpec, **options: Any) -> 
     shares = split_data(plan)  # refuses what cannot be divided, before anything is written
     write_folder(folder, config, dump(plan.spec, [plan.setting]), [])
     data: Any = plan.setting.data
+    names_of_code = [name for _, name in named_code(plain(plan.spec, [plan.setting]))]
+    code = {"allow": names_of_code} if names_of_code else {}
     for name, (train, test) in shares.items():
         own = folder / "clients" / name
         np.savez(own / "share.npz", train=train, test=test)
         where = {"name": name, "server": config.server, "data": data["name"]}
-        _write_client(own, **where, share="share.npz", device="cpu")
+        _write_client(own, **where, share="share.npz", device="cpu", **code)
 
 
 def _with_absolute_paths(spec: StudySpec) -> StudySpec:

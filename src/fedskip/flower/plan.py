@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedskip.config import Setting, StudySpec, build, load_yaml
+from fedskip.config.tree import refuse_code
 from fedskip.data.catalogue import LoadedDatasets
 from fedskip.data.dataset import Dataset
 from fedskip.engine.arithmetic import Arithmetic
@@ -29,7 +30,7 @@ from fedskip.engine.upload_filters import Privacy
 from fedskip.errors import InputError, require
 from fedskip.federation import make_task
 from fedskip.files import digest
-from fedskip.flower.config import FEDERATION, RUN, FederationConfig
+from fedskip.flower.config import CLIENT, FEDERATION, RUN, FederationConfig
 from fedskip.methods.base import Method, Period
 from fedskip.methods.grammar import parse_many, text
 from fedskip.models.construction import initial_model
@@ -64,13 +65,14 @@ class JobSpec:
         return json.dumps({"protocol": PROTOCOL, **plain}, sort_keys=True)
 
     @classmethod
-    def parse(cls, message: str) -> JobSpec:
-        """The inverse of `dump`; refuses anything else."""
+    def parse(cls, message: str, allow: Collection[str] = ()) -> JobSpec:
+        """The inverse of `dump`; refuses anything else. `allow`: the code that it may name."""
         rule = "cannot be read by this client"
         fix = "install the same fedskip on the server and on all clients"
         try:
             values = json.loads(message[:LONGEST])
             require("job", values.pop("protocol", None) == PROTOCOL, rule, ..., fix)
+            refuse_code(values, allow, f"if you trust it, list it under `allow` in {CLIENT}")
             [values["method"]] = parse_many(values["method"])
             values["privacy"] = values["privacy"] and Privacy(**values["privacy"])
             return cls(**{**values, "local": Local(**values["local"])})
@@ -107,11 +109,14 @@ class FederationPlan:
     experiment: str = field(default_factory=lambda: secrets.token_hex(8))  # the run's public name
 
     @classmethod
-    def read(cls, folder: Path) -> FederationPlan:
-        """The plan of a federation's folder: as its run was begun, else as the folder has it."""
+    def read(cls, folder: Path, *, trust: bool = False) -> FederationPlan:
+        """The plan of a federation's folder: as its run was begun, else as the folder has it.
+
+        `trust`: its study may name code.
+        """
         begun = folder / RUN / "study.yaml"
-        spec = build(load_yaml(begun if begun.exists() else folder / "study.yaml"))
-        return cls.make(spec, FederationConfig.read(folder))
+        file = begun if begun.exists() else folder / "study.yaml"
+        return cls.make(build(load_yaml(file, trust=trust)), FederationConfig.read(folder))
 
     @classmethod
     def make(cls, spec: StudySpec, config: FederationConfig) -> FederationPlan:

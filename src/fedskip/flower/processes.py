@@ -36,6 +36,7 @@ from fedskip.flower.config import (
     ROUNDS,
     RUN,
     STATUS,
+    TRUST,
     ClientConfig,
     FederationConfig,
     address,
@@ -189,24 +190,34 @@ class SuperLink:
     """A SuperLink with the registered keys of the clients, and the federation's run on it."""
 
     def __init__(
-        self, folder: Path, processes: Processes, host: str, *, insecure: bool = False
+        self,
+        folder: Path,
+        processes: Processes,
+        host: str,
+        *,
+        insecure: bool = False,
+        trust: bool = False,
     ) -> None:
-        """`host`: the address on which it listens. `insecure`: without TLS and without keys."""
+        """`host`: the address on which it listens. `insecure`: without TLS and without keys. `trust`: the study may
+        name code.
+        """
         self.folder, self.insecure = folder.resolve(), insecure
         self.config = FederationConfig.read(folder)
         self.port = address(self.config.server)[1]
         home, certificates = self.folder / "flower", self.folder / "certificates"
-        self.env = environment(home, **{FOLDER: str(self.folder)})
-        trust = "insecure = true"
+        self.env = environment(
+            home, **{FOLDER: str(self.folder)}, **({TRUST: "1"} if trust else {})
+        )
+        vouches = "insecure = true"
         options: list[object] = ["--insecure"]
         if not insecure:
-            trust = f'root-certificates = "{certificates / "ca.crt"}"'
+            vouches = f'root-certificates = "{certificates / "ca.crt"}"'
             options = [
                 "--ssl-ca-certfile", certificates / "ca.crt", "--ssl-certfile", certificates / "server.crt",
                 "--ssl-keyfile", certificates / "server.key", "--enable-supernode-auth",
             ]  # fmt: skip
         text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-        text += f'address = "127.0.0.1:{self.port}"\n{trust}\n'
+        text += f'address = "127.0.0.1:{self.port}"\n{vouches}\n'
         write_text(home / "config.toml", text)  # how Flower's commands reach it
         command = [
             tool("flower-superlink"), "--host", host, "--port", self.port,
@@ -282,15 +293,22 @@ class SuperLink:
 
 
 def train(
-    folder: Path, say: Callable[[str], None], *, host: str, nodes: bool, insecure: bool = False
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    host: str,
+    nodes: bool,
+    insecure: bool = False,
+    trust: bool = False,
 ) -> Generator[dict[str, Any], None, None]:
-    """Serve a federation to its end; gives rounds as they are done. `nodes`: with all its clients here.
+    """Serve a federation to its end; gives rounds as they are done. `nodes`: with all its clients here. `trust`:
+    its study may name code.
 
     All processes end with the generator: close it, whatever happens.
     """
     with Processes() as processes:
         say("starting the SuperLink ...")
-        link = SuperLink(folder, processes, host, insecure=insecure)
+        link = SuperLink(folder, processes, host, insecure=insecure, trust=trust)
         link.register()
         here = local_nodes(folder, processes, insecure=insecure) if nodes else []
         link.run()

@@ -13,7 +13,7 @@ import math
 import pkgutil
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -60,8 +60,8 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
     >>> [m.label for m in parse_many("fedavg, fedprox(mu=[0.1, 1]) fedskip(period=5)")]
     ['FedAvg', 'FedProx(mu=0.1)', 'FedProx(mu=1.0)', 'FedSkip-5']
     """
-    if isinstance(entries, str) or not isinstance(entries, Iterable):
-        entries = [entries]
+    if isinstance(entries, str | Mapping) or not isinstance(entries, Iterable):
+        entries = [entries]  # type: ignore[list-item]
     methods: list[Method] = []
     for entry in entries:
         if isinstance(entry, Method):
@@ -84,6 +84,16 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
             fix = "remove one of the two" if same else "give your class its own `title`"
             raise InputError("methods", f"holds {first.label} twice", text(method), fix)
     return methods
+
+
+def own_names(entries: str) -> list[str]:
+    """The classes of users that a text names. Nothing is imported.
+
+    >>> own_names("fedavg, mine:Method(alpha=[1, 2])")
+    ['mine:Method']
+    """
+    found = (_ENTRY.fullmatch(part.strip()) for part in _split(entries))
+    return [match[1] for match in found if match and is_own(match[1])]
 
 
 # --- labels in tables and files --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from fedskip.errors import InputError, first_line, require
 from fedskip.models.forms import check_trainable, key_dropout
 from fedskip.models.weights import read_weights
 from fedskip.models.zoo import MODELS, build, unknown_option
-from fedskip.parsing import fit, is_own, load
+from fedskip.parsing import fit, is_own, load, package_of
 from fedskip.rng import torch_scope
 
 # a name with options, a module, or a function that makes one
@@ -64,11 +64,14 @@ def maker_of(name: str) -> Callable[..., Any] | None:
     if not is_own(name):
         return MODELS.get(name)
     maker: Callable[..., Any] = load(name, "model")
-    is_module = isinstance(maker, nn.Module)
+    is_class, is_module = isinstance(maker, type), isinstance(maker, nn.Module)
+    made_for_it = is_class and issubclass(maker, nn.Module)  # type: ignore[arg-type]
+    if callable(maker) and not is_class and not is_module:  # torch:load would unpickle a file
+        made_for_it = package_of(maker) not in ("torch", "fedskip")
     rule = "must be a class or a function that makes an nn.Module"
     fix = "a ready-made module would start all seeds alike" * is_module
     field = f"model {name}"
-    require(field, callable(maker) and not is_module, rule, type(maker).__name__, fix)
+    require(field, made_for_it, rule, maker.__name__ if is_class else type(maker).__name__, fix)
     try:
         inspect.signature(maker)
     except (TypeError, ValueError) as error:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import yaml
 
-from fedskip.config.fields import PYTHON, check_name
+from fedskip.config.fields import check_name
 from fedskip.errors import InputError, first_line, how_to_resume, unknown
 from fedskip.methods.grammar import parse
+from fedskip.parsing import PYTHON, is_own
 from fedskip.records.checkpoint import newest, read_notes
 from fedskip.records.folder import (
     Facts,
@@ -350,6 +351,10 @@ class Results:
         for label in labels:
             if method.lower() == label.lower():
                 return label
+        if is_own(method):  # its code is not imported
+            if (written := method.removesuffix("()")) in self._labels_of_texts:
+                return self._labels_of_texts[written]
+            raise unknown(field, method, labels)
         try:
             [parsed] = parse(method)
         except (InputError, ValueError):
@@ -361,6 +366,15 @@ class Results:
             if label in spellings:
                 return label
         raise unknown(field, parsed.label, labels)
+
+    @property
+    def _labels_of_texts(self) -> dict[str, str]:
+        """The labels of all methods, by their texts in study.yaml; of settings whose methods have all ended."""
+        found: dict[str, str] = {}
+        for setting in self.compared:
+            texts, labels = setting.keys.get("methods", ()), self.labels(setting.name)
+            found |= dict(zip(texts, labels, strict=True)) if len(texts) == len(labels) else {}
+        return found
 
     # --- runs --------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedskip.config import StudySpec, dump
-from fedskip.config.fields import PYTHON
 from fedskip.errors import either, render
+from fedskip.parsing import PYTHON
 from fedskip.report.progress import console
 
 SIGNALS = [

@@ -19,6 +19,7 @@ from fedskip.config import Draft, Record, Setting, StudySpec, Tree, build, dump,
 from fedskip.config.fields import read_seeds
 from fedskip.config.keys import Methods, Seeds, StudyKeys
 from fedskip.config.setting import KEYS, describe_runs
+from fedskip.config.tree import named_code, refuse_code
 from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine.local import Decay
 from fedskip.errors import InputError, either, how_to_resume_study, option, require
@@ -62,6 +63,7 @@ class Study:
 
     Args:
         out: the folder; by default `runs/NAME-N`, the next N that is free when the study begins.
+        trust: whether a study that was begun there may name code that this one does not.
         **keys: the keys of a study file, with Python objects where a file has names: `data` may be a
             `Dataset`, `model` an nn.Module or what makes one, `loss` and `metric` functions.
     """
@@ -71,10 +73,11 @@ class Study:
         out: str | os.PathLike[str] | None = None,
         *,
         spec: StudySpec | None = None,
+        trust: bool = False,
         **keys: Unpack[StudyKeys],
     ) -> None:
         self.spec = build(Tree(keys)) if spec is None else spec
-        self._takes_next_folder = out is None
+        self._takes_next_folder, self._trust = out is None, trust
         self.folder = Folder(next_folder(self.spec.name) if out is None else Path(out))
 
     @property
@@ -93,14 +96,20 @@ class Study:
         return f"<b>{html.escape(repr(self))}</b><pre>{html.escape(dump(self.spec))}</pre>"
 
     @classmethod
-    def load(cls, out: str | os.PathLike[str], *, cluster: str | None = None) -> Study:
-        """The study whose folder this is, to go on with it here or on a cluster."""
+    def load(
+        cls, out: str | os.PathLike[str], *, cluster: str | None = None, trust: bool = False
+    ) -> Study:
+        """The study whose folder this is, to go on with it here or on a cluster.
+
+        `trust`: import and run the code that its file names, such as `my_nets:Net`.
+        """
         folder = Folder(Path(out))
         folder.refuse_federation()
         if not folder.file.exists():
             fix = f"start one with {either('`fedskip run`', '`Study(...).run()`')}"
             raise InputError("out", "holds no study: there is no study.yaml", str(out), fix)
-        return cls(out, spec=replace(build(load_yaml(folder.file)), cluster=cluster))
+        spec = build(load_yaml(folder.file, trust=trust))
+        return cls(out, spec=replace(spec, cluster=cluster), trust=trust)
 
     def run(
         self, progress: ShowProgress = None, *, anyway: bool = False, trackers: Trackers = ()
@@ -318,7 +327,11 @@ class Study:
 
     def _pairs(self) -> list[tuple[Draft, Facts]]:
         """The settings of this study, and their keys in the folder."""
-        begun = settings_of(self.folder.study())
+        study = self.folder.study()
+        if not self._trust:
+            own = {name for _, name in named_code(plain(self.spec))}
+            refuse_code(study, own, where=str(self.folder.file))
+        begun = settings_of(study)
         if len(begun) != len(self.spec.settings):
             raise self.folder.other(plain(self.spec), "choose its own folder")
         return list(zip(self.spec.settings, begun, strict=True))
@@ -368,9 +381,10 @@ def resume(
     anyway: bool = False,
     trackers: Trackers = (),
     cluster: str | None = None,
+    trust: bool = False,
 ) -> Results:
     """Go on with the study of a folder: `Study.load(out).resume()`, with the same arguments."""
-    return Study.load(out, cluster=cluster).resume(
+    return Study.load(out, cluster=cluster, trust=trust).resume(
         progress, rounds=rounds, anyway=anyway, trackers=trackers
     )
 

@@ -50,13 +50,14 @@ def find(study: str) -> Path:
     raise InputError("study", f"is {'a folder' if file.is_dir() else 'not a file'}", study, fix)
 
 
-def load(study: str) -> Tree:
+def load(study: str, *, trust: bool = False) -> Tree:
     """The tree of a study: a bundled name, one of its settings as NAME/SETTING, or a path.
 
-    A bundled name comes before a file or folder of that name; a file comes before NAME/SETTING.
+    A bundled name comes before a file or folder of that name; a file comes before NAME/SETTING. `trust`: a file may
+    name code.
     """
     name, _, setting = study.partition("/")
     if not setting or name not in _FILES or Path(study).is_file():
-        return load_yaml(find(study))
+        return load_yaml(find(study), trust=trust)
     tree = load_yaml(_FILES[name])
     return replace(tree, values={**tree.values, "name": f"{name}-{setting}"}, only=(setting,))
