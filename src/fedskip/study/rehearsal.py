@@ -6,7 +6,7 @@ when a setting begins, and noted for its report.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -100,12 +100,8 @@ def _try_model(prepared: Prepared, samples: np.ndarray) -> None:
     module = copy.deepcopy(task.module).eval()
     inputs, targets = task.samples.take(on(prepared.device, samples))
     place = torch.arange(len(inputs)).to(inputs.device)
-    if task.train_transform is not None:
-        with _trying("data.train_transform", f"cannot take the samples of {data!r}", ..., inputs):
-            task.train_transform(inputs, place)
-    if task.test_transform is not None:
-        with _trying("data.test_transform", f"cannot take the samples of {data!r}", ..., inputs):
-            inputs = task.test_transform(inputs)
+    _transformed(prepared, "data.train_transform", task.train_transform, inputs, place)
+    inputs = _transformed(prepared, "data.test_transform", task.test_transform, inputs)
     taken = f"the samples of {data!r}, which have the shape {tuple(inputs.shape[1:])}"
     taken += "" if inputs.is_floating_point() else " and are whole numbers, as ids are"
 
@@ -135,6 +131,24 @@ def _try_model(prepared: Prepared, samples: np.ndarray) -> None:
         rule = "leaves a batch of one sample, with which this model cannot be trained"
         with _trying("local.batch", rule, local.batch), torch.no_grad():
             task.arithmetic.compute(module, inputs[:1])
+
+
+def _transformed(
+    prepared: Prepared,
+    field: str,
+    transform: Callable[..., Tensor] | None,
+    inputs: Tensor,
+    *more: Tensor,
+) -> Tensor:
+    """What a transform of the data set makes of some samples."""
+    if transform is None:
+        return inputs
+    with _trying(field, f"cannot take the samples of {prepared.dataset.name!r}", ..., inputs):
+        made = transform(inputs, *more)
+        if len(made) != len(inputs):
+            rule = f"must give as many samples as it is given, {len(inputs)}"
+            raise InputError(field, rule, len(made), "give every sample back, in the same order")
+    return made
 
 
 def _refuse_no_classes(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
