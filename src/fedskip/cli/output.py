@@ -41,6 +41,7 @@ def folder(text: str | None, option: str = "--out") -> Path | None:
     if text is None:
         return None
     require(option, bool(text.strip()), "must not be empty", text, "write . for this folder")
+    require(option, "\0" not in text, "must not hold a NUL", text)
     return Path(text)
 
 
