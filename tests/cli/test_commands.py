@@ -45,6 +45,7 @@ from terminal import FEDSKIP, SMALL, call
         (["export", "m.safetensors", "."], "must be a file that ends in .pt, .pth, .safetensors"),
         (["export", "m.safetensors", "data.npz"], ".ts, .torchscript, .onnx, got 'data.npz'"),
         (["run", "--out", ""], "--out must not be empty"),
+        (["run", "--out", "a\0b"], "--out must not hold a NUL"),
         (["data", "show", "cifar1"], "data.name is not known"),
     ],
 )  # fmt: skip

@@ -43,6 +43,7 @@ def folder(text: str | None, option: str = "--out") -> Path | None:
         return None
     require(option, bool(text.strip()), "must not be empty", text, "write . for this folder")
     refuse_not_utf8(option, text)
+    require(option, "\0" not in text, "must not hold a NUL", text)
     return Path(text)
 
 

@@ -15,7 +15,7 @@ REASONS: dict[int, tuple[str, str]] = {  # by the number of the error: what is w
     errno.EACCES: ("cannot be used: permission is denied", "change its owner or permissions"),
     errno.EPERM: ("cannot be used: it is not permitted", "change its owner or attributes"),
     errno.EISDIR: ("is a folder, and a file should be there", MOVE),
-    errno.ENOTDIR: ("lies under a file, and a folder should be there", MOVE),
+    errno.ENOTDIR: ("lies under a file, not a folder", "move the file away, or choose another"),
     errno.EEXIST: ("is there, and is not the folder that it should be", MOVE),
     errno.ENOENT: ("is not there, or its folder is not", "see whether it was moved or deleted"),
     errno.EMFILE: ("cannot be opened: this process has too many files open", "raise `ulimit -n`"),

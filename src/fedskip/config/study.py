@@ -127,11 +127,14 @@ def build(tree: Tree) -> StudySpec:
     check_keys(tree, [*TOP_LEVEL, RECORD] if begun else TOP_LEVEL)
     entries = values.get("settings") or [{}]
     inside: dict[str, Places] = defaultdict(Places)  # by index of an entry
+    outside = Places()
     for path, place in places.items():
         if path.startswith("settings."):
             entry_index, _, key = path.removeprefix("settings.").partition(".")
             inside[entry_index][key] = place
-    shared = Tree({key: values[key] for key in values if key in KEYS and key != "name"}, places)
+        else:
+            outside[path] = place
+    shared = Tree({key: values[key] for key in values if key in KEYS and key != "name"}, outside)
     grids, most, name = [], values.get("most_runs"), str(values.get("name", "study"))
     with places.in_errors():
         fix = "set what all of them share, or write each of them out in a file"
