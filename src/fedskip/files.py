@@ -23,7 +23,7 @@ except ImportError:  # Windows
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 # what it says of a lock that another process has
 TAKEN = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
-LONGEST = 160  # bytes of a name, to which endings are added; most file systems take 255
+LONGEST_NAME = 160  # bytes of a name, to which endings are added; most file systems take 255
 log = logging.getLogger(__name__)
 
 
@@ -220,9 +220,9 @@ def short_file_name(name: str) -> str:
     ('short', 160)
     """
     whole = name.encode()
-    if len(whole) <= LONGEST:
+    if len(whole) <= LONGEST_NAME:
         return name
-    return f"{whole[: LONGEST - 17].decode(errors='ignore')}-{digest(whole)}"
+    return f"{whole[: LONGEST_NAME - 17].decode(errors='ignore')}-{digest(whole)}"
 
 
 def digest(content: bytes | memoryview) -> str:

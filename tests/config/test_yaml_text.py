@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedskip.config.tree import DEEPEST
-from fedskip.config.yaml_text import LARGEST, MOST, load, read_text
+from fedskip.config.yaml_text import LARGEST, MOST_VALUES, load, read_text
 from fedskip.errors import InputError
 
 
@@ -29,7 +29,7 @@ def doubled(times: int) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (doubled(30), f"f.yaml has too many values: more than {MOST:,}"),
+        (doubled(30), f"f.yaml has too many values: more than {MOST_VALUES:,}"),
         ("a: &a [*a]", "f.yaml is nested too deep"),
         ("a: &a [*a, *a]", "f.yaml is nested too deep"),
         (

@@ -43,7 +43,7 @@ def test_vectors_number_by_number() -> None:
 def test_images_channel_by_channel(
     shape: tuple[int, ...], like: tuple[int, ...], monkeypatch
 ) -> None:
-    monkeypatch.setattr(standardize, "CHUNK", 20)  # in several parts
+    monkeypatch.setattr(standardize, "SUMMED", 20)  # in several parts
     x = torch.randint(
         0, 256, (5, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
     )

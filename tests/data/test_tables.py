@@ -12,7 +12,7 @@ import pytest
 
 from fedskip import Dataset, InputError, from_frame
 from fedskip.data import load
-from fedskip.data.tables import MOST, inputs, labels
+from fedskip.data.tables import MOST_TEXTS, inputs, labels
 
 
 def frame(**changes: Any) -> Any:
@@ -192,12 +192,12 @@ def test_several() -> None:
             r"whole numbers written as floats.*data.task=classification or data.task=regr",
         ),
         (
-            range(MOST + 1),
+            range(MOST_TEXTS + 1),
             None,
             r"has 51 different values.*data.task=regression if they are numbers",
         ),
         (
-            [f"n{i}" for i in range(MOST + 1)],
+            [f"n{i}" for i in range(MOST_TEXTS + 1)],
             None,
             r"has 51 different values.*data.task=classification if",
         ),
@@ -230,7 +230,10 @@ def test_texts_become_zeros_and_ones() -> None:
             r"all must be plain numbers, and row 1 is not.*Write numbers plainly, as 1234.5",
         ),
         (["1", "2"], r"all must be plain numbers, .* got '1'.*pd.to_numeric"),
-        ([f"n{i}" for i in range(MOST + 1)], r"at most 50 different texts.*got 51.*data.drop"),
+        (
+            [f"n{i}" for i in range(MOST_TEXTS + 1)],
+            r"at most 50 different texts.*got 51.*data.drop",
+        ),
         (
             pd.to_datetime(["2020-01-01", "2021-01-01"]),
             r"must hold numbers or texts, got 'datetime64",

@@ -213,7 +213,7 @@ def test_a_node_that_ends_is_started_again_and_not_for_ever(
     tmp_path: Path, flower: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "RESTART", 0.0)
-    monkeypatch.setattr(processes, "TRIES", 3)
+    monkeypatch.setattr(processes, "STARTS", 3)
     config = ClientConfig(name="a", state_dir=str(tmp_path / "state"))
     said: list[str] = []
     with Processes() as started:

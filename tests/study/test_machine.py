@@ -20,7 +20,7 @@ from fedskip.models.forms import KERNELS
 from fedskip.records.folder import Folder
 from fedskip.report.progress import Progress, SettingProgress
 from fedskip.study.machine import (
-    MOST,
+    MOST_STACKED,
     SHORT,
     EngineChoice,
     Machine,
@@ -180,7 +180,11 @@ def test_a_module_goes_by_its_layers_and_not_by_its_name() -> None:
     [
         (Net(), MANY, "engine: stacked (auto: dense layers of 4,229 numbers on a CPU)"),
         (Net(), 99, f"engine: loop (auto: 99 client-steps, fewer than {SHORT:,}, on a CPU)"),
-        (Net(4096), MANY, f"engine: loop (auto: 270,341 numbers, more than {MOST:,}, on a CPU)"),
+        (
+            Net(4096),
+            MANY,
+            f"engine: loop (auto: 270,341 numbers, more than {MOST_STACKED:,}, on a CPU)",
+        ),
         (nn.Conv2d(1, 2, 3), MANY, "engine: loop (auto: convolutions on a CPU)"),
         (
             nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 2)),

@@ -66,11 +66,11 @@ STACKED = {"methods": "fedavg", "engine": "stacked"}
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "a transform that loses samples": (
         {"data": replace(toy(), train_transform=lambda x, draws: x[:1])},
-        r"train_transform must give as many samples as it is given, 2, got 1",
+        r"train_transform must give a tensor with a row for each of the 2 samples",
     ),
     "a test transform that loses samples": (
         {"data": replace(toy(), test_transform=lambda x: x[:1])},
-        r"test_transform must give as many samples as it is given, 2, got 1",
+        r"test_transform must give a tensor with a row for each of the 2 samples",
     ),
     "inputs": (
         {"model": nn.Linear(3, 2), "methods": "fedavg"},

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedskip.report.results import Results
     from fedskip.study import Study
 
-LONGEST = 1_000_000  # seconds of grace
+LONGEST_GRACE = 1_000_000  # seconds of grace
 Folder = Annotated[Path, Argument(help="The folder of a study.", show_default=False)]
 Cluster = Annotated[
     str | None,
@@ -148,8 +148,12 @@ def _train(
     from fedskip.cli.stopping import resumable
     from fedskip.report.trackers import make_tracker
 
-    rule, fix = f"must be from 0 to {LONGEST:,} seconds", "leave it out to wait for a checkpoint"
-    require("--grace", grace is None or 0 <= grace <= LONGEST, rule, grace, fix)
+    rule, fix = (
+        f"must be from 0 to {LONGEST_GRACE:,} seconds",
+        "leave it out to wait for a checkpoint",
+    )
+    within = grace is None or 0 <= grace <= LONGEST_GRACE
+    require("--grace", within, rule, grace, fix)
     trackers = [make_tracker(name, "--track") for name in track or ()]
     with resumable(study, grace):
         results = start(progress=True, trackers=trackers, **options)

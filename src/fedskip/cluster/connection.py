@@ -32,7 +32,9 @@ TOKEN = uuid.uuid4().hex  # one for all clusters of this process: Ray keeps the 
 CONNECT_TIMEOUT = 5.0  # seconds
 CLEAN_TIMEOUT = 20.0  # seconds after which the process that cleans up gives up
 INTERVAL, QUIET = 0.2, 5  # seconds between two looks, and how many of them must find nothing
-LONGEST = 26  # characters of a parent folder, so that the paths of Ray's sockets are short enough
+LONGEST_FOLDER = (
+    26  # characters of a parent folder, so that the paths of Ray's sockets are short enough
+)
 
 
 @contextlib.contextmanager
@@ -140,7 +142,9 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 def temporary_folder() -> Iterator[str]:
     """A folder for Ray's files; afterwards it is gone, and so is every process that uses it."""
     parent = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="fedskip-", dir=parent if len(parent) <= LONGEST else "/tmp")
+    folder = tempfile.mkdtemp(
+        prefix="fedskip-", dir=parent if len(parent) <= LONGEST_FOLDER else "/tmp"
+    )
     command = [sys.executable, "-m", "fedskip.cluster.connection", folder]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as cleaner:
         try:

@@ -22,7 +22,7 @@ from fedskip.methods.grammar import parse_many
 from fedskip.parsing import PYTHON, Count, fit, fit_all
 
 MOST_SEEDS = 10_000
-LONGEST = 100  # bytes of a name
+LONGEST_NAME = 100  # bytes of a name
 _NAME = re.compile(r"\w[\w .,+=()@-]*")  # names become parts of file names
 _OBJECTS: dict[str, tuple[Any, str]] = {  # what may stand in the place of a mapping
     "data": (Dataset, "a name, a mapping or a Dataset"),
@@ -136,8 +136,8 @@ def check_name(name: Any) -> str:
     name = fit("name", name, str)
     rule = "must start with a letter or digit and hold no slashes, colons or quotes"
     require("name", bool(_NAME.fullmatch(name)), rule, name)
-    rule = f"must have at most {LONGEST} characters (bytes of UTF-8): it names files"
-    require("name", len(name.encode()) <= LONGEST, rule, name)
+    rule = f"must have at most {LONGEST_NAME} characters (bytes of UTF-8): it names files"
+    require("name", len(name.encode()) <= LONGEST_NAME, rule, name)
     return str(name)
 
 
@@ -145,7 +145,7 @@ def as_name(stem: str) -> str:
     """The name of a data set, with what a setting's name may not hold replaced."""
     kept = "".join(c if _NAME.fullmatch(f"a{c}") else "-" for c in stem)
     kept = kept if _NAME.fullmatch(kept) else f"data{kept}"
-    return kept.encode()[:LONGEST].decode(errors="ignore")
+    return kept.encode()[:LONGEST_NAME].decode(errors="ignore")
 
 
 def read_options(key: str, value: Any) -> Any:

@@ -12,9 +12,9 @@ from fedskip.errors import InputError, option
 from fedskip.files import refuse_unreadable
 
 LARGEST = 16 << 20  # bytes of a file
-MOST = 1_000_000  # values; an alias counts as everything that it repeats
+MOST_VALUES = 1_000_000  # values; an alias counts as everything that it repeats
 DEEPEST = 50  # levels
-TOO_MANY = f"has too many values: more than {MOST:,}"
+TOO_MANY = f"has too many values: more than {MOST_VALUES:,}"
 TOO_DEEP = f"is nested too deep: more than {DEEPEST} levels"
 NUMBER = "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
 PLAIN = {
@@ -96,7 +96,7 @@ def parse(text: str, name: str, key: str = "", where: str = "") -> tuple[Any, di
     def value(node: yaml.Node, at: str, mark: yaml.Mark, depth: int = 1) -> Any:
         place = places[at] = _place(name, where, mark.line)
         field, prefix = at or name, f"{at}." if at else ""
-        if len(places) > MOST:
+        if len(places) > MOST_VALUES:
             fix = "write fewer; an alias (*) repeats all that is below its anchor (&)"
             raise InputError(name, TOO_MANY, ..., fix, place)
         if depth > DEEPEST:
@@ -151,7 +151,7 @@ def _compose(text: str, name: str, where: str) -> tuple[Loader, yaml.Node | None
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise refused(event.start_mark.line, TOO_DEEP)
-            if number > MOST:
+            if number > MOST_VALUES:
                 raise refused(event.start_mark.line, TOO_MANY)
         loader = Loader(text)
         return loader, loader.get_single_node()

@@ -110,7 +110,7 @@ def _repeated(x: np.ndarray, y: np.ndarray, writer: np.ndarray) -> np.ndarray:
     return repeated
 
 
-def _checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _checked_pictures(where: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 28, 28) and labels (n,), if they fit together."""
     require(where, x.ndim > 0 and y.ndim > 0, "must have lists of images and labels")
     require(where, len(x) == len(y), f"must have as many labels as images, {len(x)}", len(y))
@@ -127,7 +127,7 @@ def _from_npz(path: Path) -> Part:
     arrays = read_npz(path, "PATH", f"give {ACCEPTS}")
     if missing := {"x", "y", "writer"} - arrays.keys():
         raise InputError(str(path), f"lacks {', '.join(sorted(missing))}", fix=f"give {ACCEPTS}")
-    x, y = _checked(str(path), arrays["x"], arrays["y"])
+    x, y = _checked_pictures(str(path), arrays["x"], arrays["y"])
     require(str(path), x.dtype == np.uint8, "must have x as uint8, white = 255", str(x.dtype))
     for key in ("writer", "leaf_test"):
         if key in arrays:
@@ -169,7 +169,7 @@ def _from_json(path: Path) -> Iterator[Part]:
             except (LookupError, TypeError, ValueError, OverflowError) as error:
                 rule = f"must have x and y, images all of one size ({first_line(error)})"
                 raise InputError(where, rule) from error
-            x, y = _checked(where, x, y)
+            x, y = _checked_pictures(where, x, y)
             low, high = x.min(initial=0), x.max(initial=0)
             # false for NaN, too
             require(
@@ -199,7 +199,7 @@ def _from_parquet(path: Path) -> Iterator[Part]:
                 rule = "must name the writer of every image as writer_id"
                 require(where, None not in rows["writer_id"], rule)
                 images = np.stack([_pixels(where, image) for image in rows["image"]])
-                x, y = _checked(where, images, np.array(rows["character"]))
+                x, y = _checked_pictures(where, images, np.array(rows["character"]))
                 yield x, y, np.array(rows["writer_id"], str), None
         except (OSError, pyarrow.ArrowException) as error:
             raise InputError(where, f"cannot be read as parquet ({first_line(error)})") from error

@@ -157,7 +157,7 @@ def partition(
 
 def iid(labels: np.ndarray, clients: int | None, rng: np.random.Generator) -> Partition:
     """A random permutation, cut into equal parts; sizes differ by one at most."""
-    n = _number(clients, len(labels))
+    n = _number_of_clients(clients, len(labels))
     share, extra = divmod(len(labels), n)
     return Partition(rng.permutation(len(labels)), _offsets(share + (np.arange(n) < extra)))
 
@@ -219,7 +219,11 @@ def shards(
     shuffled deck of all classes, which is used in a circle until a hand ends where the deck ends; then
     it is shuffled again. So no hand holds a class twice.
     """
-    field, n, k = "partition.classes_per_client", _number(clients, len(labels)), classes_per_client
+    field, n, k = (
+        "partition.classes_per_client",
+        _number_of_clients(clients, len(labels)),
+        classes_per_client,
+    )
     classes = _classes(labels)
     class_sizes = np.bincount(classes)
     C = len(class_sizes)
@@ -276,7 +280,7 @@ def _dirichlet(
     balance: bool,
 ) -> Partition:
     """Divide each class by its own p ~ Dir(beta); repeat until all clients have `min_size` samples."""
-    n = _number(clients, len(classes))
+    n = _number_of_clients(clients, len(classes))
     rule = f"x {n} clients must be <= {len(classes)}, the number of training samples"
     fix = f"use {len(classes) // n} or less, or fewer clients"
     require("partition.min_size", min_size * n <= len(classes), rule, min_size, fix)
@@ -336,7 +340,7 @@ def _classes(labels: np.ndarray) -> np.ndarray:
     return np.unique(labels, return_inverse=True)[1]
 
 
-def _number(clients: int | None, samples: int) -> int:
+def _number_of_clients(clients: int | None, samples: int) -> int:
     """The number of clients, which these kinds need."""
     if clients is None:
         fix = "the paper uses 10, 50 and 100"

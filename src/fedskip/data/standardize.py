@@ -23,7 +23,7 @@ from fedskip.data.dataset import Arrays, Dataset, Samples, TestTransform, user_e
 from fedskip.errors import InputError, require
 from fedskip.files import write_bytes
 
-CHUNK = 1 << 22  # numbers that are summed at once
+SUMMED = 1 << 22  # numbers that are summed at once
 KEPT = 1 << 30  # standardised samples of at most so many bytes are kept in memory
 WORDS = 64  # random words that a training transform is tried with
 
@@ -76,7 +76,7 @@ class Standardized:
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         flat, n = index.reshape(-1), len(self.samples)
         x, y = self.samples.take(flat % n if len(self.mean) > 1 else flat)
-        x = _plain(x, self.transform).to(self.mean.dtype)
+        x = _untransformed(x, self.transform).to(self.mean.dtype)
         if len(self.mean) > 1:
             mean, std = (t.index_select(0, flat // n) for t in (self.mean, self.std))
         else:
@@ -106,7 +106,7 @@ def measure_scale(dataset: Dataset, train: np.ndarray) -> Scale:
     order = np.sort(train)
     first = _inputs(dataset, order[:1])
     axes = (0,) if first.ndim == 2 else (0, 1, 2) if first.ndim == 3 else (0, *range(2, first.ndim))
-    step = max(1, CHUNK // max(1, first[0].size))
+    step = max(1, SUMMED // max(1, first[0].size))
     chunks = [order[i : i + step] for i in range(0, len(order), step)]
     total, low, high = np.zeros(()), np.asarray(np.inf), np.asarray(-np.inf)
     for chunk in chunks:
@@ -128,7 +128,7 @@ def refuse_unfit(dataset: Dataset) -> None:
     """Refuse data sets whose inputs are ids, or whose training transform is random."""
     x, _ = dataset.take([0])
     with user_error("data.test_transform"):
-        plain = _plain(x, dataset.test_transform)
+        plain = _untransformed(x, dataset.test_transform)
         numbers = plain.is_floating_point()
     if not numbers:
         rule = f"cannot be had for {dataset.name!r}: its inputs are ids, which have no scale"
@@ -142,11 +142,11 @@ def refuse_unfit(dataset: Dataset) -> None:
         require("data.standardize", same, rule, True, "leave it out")
 
 
-def _plain(x: Tensor, transform: TestTransform | None) -> Tensor:
+def _untransformed(x: Tensor, transform: TestTransform | None) -> Tensor:
     return x if transform is None else transform(x)
 
 
 def _inputs(dataset: Dataset, index: np.ndarray) -> np.ndarray:
     x, _ = dataset.take(index)
-    inputs: np.ndarray = _plain(x, dataset.test_transform).double().cpu().numpy()
+    inputs: np.ndarray = _untransformed(x, dataset.test_transform).double().cpu().numpy()
     return inputs

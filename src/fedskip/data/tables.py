@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
-MOST = 50  # different texts that become one-hot columns; different labels without a `task`
+MOST_TEXTS = 50  # different texts that become one-hot columns; different labels without a `task`
 SHOWN = 8  # names that a message lists
 NUMBERS = ("whole", "float", "bool")  # kinds of columns that hold numbers; others: text, category
 IS_TEST = {"train": False, "test": True, "0": False, "1": True, "false": False, "true": True}
@@ -48,7 +48,7 @@ def is_table(name: str) -> bool:
     return name.lower().endswith(TABLES)
 
 
-def _read(
+def _read_file(
     given: Any,
     field: str,
     identity: Mapping[str, bool],
@@ -195,7 +195,7 @@ def from_frame(
     where = str(frame) if isinstance(frame, str | os.PathLike) else "the frame"
     named = [label] if isinstance(label, str) else label if isinstance(label, Sequence) else []
     read = partial(
-        _read, identity=dict.fromkeys(named, True) | {client or "": False}, keep_na=keep_na,
+        _read_file, identity=dict.fromkeys(named, True) | {client or "": False}, keep_na=keep_na,
         separator=separator, encoding=encoding,
     )  # fmt: skip
     if isinstance(test, os.PathLike) or (isinstance(test, str) and is_table(test)):
@@ -490,9 +490,9 @@ def inputs(where: str, column: pd.Series) -> tuple[list[str], np.ndarray]:
         return [str(column.name)], numbers(where, column).astype(np.float32)[:, None]
     texts = column.astype(str) if what == "category" else _texts(where, column)
     codes, levels = pd.factorize(texts, sort=True)
-    rule = f"must hold at most {MOST} different texts, each of which becomes a one-hot column"
+    rule = f"must hold at most {MOST_TEXTS} different texts, each of which becomes a one-hot column"
     fix = "leave it out with data.drop, or put numbers in its place"
-    require(where, len(levels) <= MOST, rule, len(levels), fix)
+    require(where, len(levels) <= MOST_TEXTS, rule, len(levels), fix)
     one_hot = np.eye(len(levels), dtype=np.float32)[codes]
     return [f"{column.name}={level}" for level in levels], one_hot
 
@@ -564,7 +564,7 @@ def _is_measured(where: str, column: pd.Series, task: Task | None) -> bool:
     values = numbers(where, column, "must be classes" if task == "classification" else "")
     if task == "classification":
         return False
-    measured = bool((values != np.floor(values)).any()) or len(np.unique(values)) > MOST
+    measured = bool((values != np.floor(values)).any()) or len(np.unique(values)) > MOST_TEXTS
     rule = "holds whole numbers written as floats, which may be classes or measurements"
     fix = "set data.task=classification or data.task=regression"
     require(where, measured, rule, values[0].item(), fix)
@@ -583,7 +583,7 @@ def _classes(where: str, column: pd.Series, what: str, task: Task | None) -> Lab
     codes = column.cat.codes.to_numpy(np.int64)
     some = len(np.unique(codes)) > 1
     require(where, some, "must not be the same in every row", names[int(codes[0])])
-    if len(names) > MOST and task is None:
+    if len(names) > MOST_TEXTS and task is None:
         rule = f"has {len(names):,} different values, which may be too many for classes"
         fix = "set data.task=classification if they are classes"
         fix += ", data.task=regression if they are numbers" if what == "whole" else ""

@@ -49,7 +49,7 @@ from fedskip.records.table import Row, Table
 T = TypeVar("T")
 
 COLUMNS = (*HISTORY, "x_worst_client", "x_clients", "x_server_accuracy")
-PAUSE = 1.0  # seconds between two roll calls, and before a round is tried again
+ROLL_CALL = 1.0  # seconds between two roll calls, and before a round is tried again
 POLL = 0.25, 0.5  # seconds between two looks for replies: at first, and after a while
 HELLO = 300.0  # seconds that a new node has to introduce itself
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Coordinator:
                 nobody = ("the cohort", "none of its clients is there")
                 name, why = next(iter(left_out.items()), nobody)
                 raise NoClients(f"no client has answered for {silence:.0f} s; {name}: {why}")
-            time.sleep(PAUSE)
+            time.sleep(ROLL_CALL)
         with torch_threads(1):  # an extra merge, where the period does not divide the rounds
             final = None if self.run.over else self.run.finish()
         if final is not None:
@@ -188,7 +188,7 @@ class Coordinator:
                 clients = f"{len(present)} of {len(config.clients)} clients"
                 why = f"{clients} were there after {config.wait:g} s; {config.fewest} are needed"
                 raise NoClients(f"{why}. Start them, then go on from here")
-            time.sleep(PAUSE)
+            time.sleep(ROLL_CALL)
 
     def _orders(self, present: Sequence[int]) -> Orders:
         """The visits of the next round, to clients that are there."""

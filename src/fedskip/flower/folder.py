@@ -30,7 +30,7 @@ from fedskip.flower.plan import FederationPlan
 from fedskip.flower.processes import free_port
 from fedskip.version import __version__
 
-LOCAL = ("localhost", "127.0.0.1", "::1")  # the server's names for itself
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # the server's names for itself
 TEMPLATES = Path(__file__).parent / "templates"
 
 # --- a federation on many machines ---------------------------------------------------------------
@@ -48,7 +48,7 @@ def write_folder(folder: Path, config: FederationConfig, study: str, hosts: list
     write_text(folder / "study.yaml", study)
     app = template("app.toml", version=__version__.split("+")[0])
     write_text(folder / "app" / "pyproject.toml", app)
-    write_certificates(folder / "certificates", [address(config.server)[0], *hosts, *LOCAL])
+    write_certificates(folder / "certificates", [address(config.server)[0], *hosts, *LOOPBACK])
     ca = (folder / "certificates" / "ca.crt").read_text()
     for name in config.clients:
         own = folder / "clients" / name

@@ -103,7 +103,7 @@ def write_key(private: Path, public: Path) -> None:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    certificate = _read(path, "certificate", WROTE, x509.load_pem_x509_certificate)
+    certificate = _read_key(path, "certificate", WROTE, x509.load_pem_x509_certificate)
     now, end = datetime.datetime.now(datetime.UTC), certificate.not_valid_after_utc
     require(str(path), now < end, f"has expired on {end:%Y-%m-%d}", ..., "make a new one with init")
     fix = "set the clock of this machine"
@@ -115,7 +115,7 @@ def read_server_certificate(folder: Path, host: str) -> x509.Certificate:
     """The server's certificate, which must match its key, the authority and the host."""
     authority, own = read_certificate(folder / "ca.crt"), read_certificate(folder / "server.crt")
     key_file, file = folder / "server.key", str(folder / "server.crt")
-    key = _read(
+    key = _read_key(
         key_file, "private key", WROTE, lambda c: serialization.load_pem_private_key(c, None)
     )
     same = key.public_key() == own.public_key()
@@ -134,7 +134,7 @@ def read_server_certificate(folder: Path, host: str) -> x509.Certificate:
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """A client's private key."""
-    key = _read(
+    key = _read_key(
         path, "private key", WRONG_KEY, lambda c: serialization.load_ssh_private_key(c, None)
     )
     refuse_open_to_others(path)
@@ -145,13 +145,13 @@ def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     """A client's public key."""
-    key = _read(path, "public key", WRONG_KEY, serialization.load_ssh_public_key)
+    key = _read_key(path, "public key", WRONG_KEY, serialization.load_ssh_public_key)
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError(str(path), "must be of an elliptic curve", type(key).__name__, WRONG_KEY)
     return key
 
 
-def _read(path: Path, what: str, fix: str, load: Callable[[bytes], T]) -> T:
+def _read_key(path: Path, what: str, fix: str, load: Callable[[bytes], T]) -> T:
     refuse_unreadable(str(path), path)
     try:
         return load(path.read_bytes())

@@ -40,7 +40,7 @@ from fedskip.models.vector import Layout
 SITES = "sites"  # data.name if the server has no data: model and cohort must then be in the study
 GUESSABLE = 1 << 40  # smaller seeds can be found by trying all
 PROTOCOL = 3  # the version of the messages: server and clients must have the same
-LONGEST = 100_000  # characters that are read of a job's text
+LONGEST_JOB = 100_000  # characters that are read of a job's text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class JobSpec:
         rule = "cannot be read by this client"
         fix = "install the same fedskip on the server and on all clients"
         try:
-            values = json.loads(message[:LONGEST])
+            values = json.loads(message[:LONGEST_JOB])
             require("job", values.pop("protocol", None) == PROTOCOL, rule, ..., fix)
             refuse_code(values, allow, f"if you trust it, list it under `allow` in {CLIENT}")
             [values["method"]] = parse_many(values["method"])

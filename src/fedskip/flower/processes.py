@@ -48,7 +48,7 @@ LISTEN = 180.0  # seconds that a SuperLink has to begin to listen
 COMMAND = 300.0  # and one of Flower's commands to end
 PAUSE = 0.5  # seconds between two looks at what processes have written
 RESTART = 20.0  # seconds until a node that ended is started again
-TRIES = 6  # of a node that ends within SOON seconds, again and again
+STARTS = 6  # of a node that ends within SOON seconds, again and again
 SOON = 120.0
 CONNECTION = "federation"  # the SuperLink's name in Flower's configuration
 ENVIRONMENT = {
@@ -361,7 +361,7 @@ class SuperNode:
             self._tries = self._tries + 1 if now - self._began < SOON else 1
             fix = "; is its key registered at the server? For a minute the server may know the old node"
             error = self.process.failure(fix=fix)
-            if self._tries == TRIES:
+            if self._tries == STARTS:
                 raise error
             lines.append(f"{error} It is started again in {RESTART:g} s.")
         return lines

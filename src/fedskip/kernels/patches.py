@@ -92,7 +92,7 @@ def as_patches(module: nn.Module, kernels: bool = False) -> nn.Module:
     children = list(module.named_children())
     in_a_row = type(module).forward is nn.Sequential.forward
     for i, (name, child) in enumerate(children):
-        if type(child) is nn.Conv2d and _plain(child):
+        if type(child) is nn.Conv2d and _is_plain(child):
             after = [part for _, part in children[i + 1 : i + 3]] if in_a_row else []
             pool = len(after) == 2 and type(after[0]) is nn.ReLU and _halves(after[1])
             pool = pool and not any(hooked(part) for part in after)
@@ -110,7 +110,7 @@ def hooked(part: nn.Module) -> bool:
     return any(hooks for name, hooks in vars(part).items() if name.endswith("_hooks"))
 
 
-def _plain(conv: nn.Conv2d) -> bool:
+def _is_plain(conv: nn.Conv2d) -> bool:
     shape = conv.stride, conv.padding, conv.dilation, conv.groups
     return shape == ((1, 1), (0, 0), (1, 1), 1) and not hooked(conv)
 

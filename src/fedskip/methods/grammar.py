@@ -24,8 +24,8 @@ from fedskip.parsing import fit, hints_of, is_own, load
 _ENTRY = re.compile(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", re.DOTALL)
 # quoted text is one token
 _TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?|.""", re.DOTALL)
-LONGEST = 100_000  # characters of an entry
-MOST = 10_000  # methods of a grid
+LONGEST_ENTRY = 100_000  # characters of an entry
+MOST_METHODS = 10_000  # methods of a grid
 
 
 @cache
@@ -70,8 +70,8 @@ def parse_many(entries: str | Method | Iterable[str | Method]) -> list[Method]:
         if not isinstance(entry, str):
             rule = "must be methods or their text, such as 'fedprox(mu=0.01)'"
             raise InputError("methods", rule, entry)
-        if len(entry) > LONGEST:
-            rule, fix = f"must have at most {LONGEST:,} characters", "write several entries"
+        if len(entry) > LONGEST_ENTRY:
+            rule, fix = f"must have at most {LONGEST_ENTRY:,} characters", "write several entries"
             raise InputError("an entry of methods", rule, entry, fix)
         methods += [method for part in _split(entry) for method in parse(part)]
     if not methods:
@@ -182,8 +182,8 @@ def _parse(entry: str) -> Iterator[Method]:
         if field.name not in grid and (required or (name == "fedskip" and field.name == "period")):
             raise InputError(name, f"needs {field.name}", fix=f"write {name}({field.name}=...)")
     number = math.prod(map(len, grid.values()))
-    if number > MOST:
-        rule = f"is a grid of {number:,} methods; at most {MOST:,} are tried"
+    if number > MOST_METHODS:
+        rule = f"is a grid of {number:,} methods; at most {MOST_METHODS:,} are tried"
         raise InputError(name, rule, fix="leave some values out")
     for values in itertools.product(*grid.values()):
         try:

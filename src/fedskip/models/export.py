@@ -21,7 +21,7 @@ from fedskip.files import refuse_existing, write_bytes
 from fedskip.models.construction import initial_model
 from fedskip.models.weights import INPUT, load, names_own, packed, read_state
 
-LARGEST = 1 << 28  # a sample has at most so many numbers
+MOST_INPUTS = 1 << 28  # a sample has at most so many numbers
 BATCHES = (2, 1, 5)  # batch sizes that an export is tried with; torch traces the first
 TOLERANCE = 1e-3  # between outputs: other kernels sum in another order
 
@@ -117,7 +117,7 @@ class SavedModel:
         shape: Any = parts.get("shape")
         dtype = getattr(torch, str(parts.get("dtype")), None)
         sized = isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape)
-        if not sized or math.prod(shape) > LARGEST or not isinstance(dtype, torch.dtype):
+        if not sized or math.prod(shape) > MOST_INPUTS or not isinstance(dtype, torch.dtype):
             rule = f"have a header with inputs that cannot be: {described!r:.60}"
             raise InputError("weights", rule, str(self.path))
         if not dtype.is_floating_point:

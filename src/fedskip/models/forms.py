@@ -36,7 +36,7 @@ KEYED: dict[type[nn.Module], bool] = {
 }  # fmt: skip
 # the number of the first dropout; augmentation uses small numbers for the samples of a batch
 FIRST = 1 << 31
-KINDS: dict[str, tuple[type[nn.Module], ...]] = {
+LAYERS: dict[str, tuple[type[nn.Module], ...]] = {
     "dense": (nn.Linear, nn.Bilinear),
     "convolution": (_ConvNd,),
     "recurrent": (nn.RNNBase, nn.RNNCellBase),
@@ -63,7 +63,7 @@ def parameter_counts(module: nn.Module) -> Counter[str]:
         own = [p for p in layer.parameters(recurse=False) if id(p) not in seen]
         seen |= {id(p) for p in own}
         if size := sum(p.numel() for p in own):
-            kinds = (kind for kind, classes in KINDS.items() if isinstance(layer, classes))
+            kinds = (kind for kind, classes in LAYERS.items() if isinstance(layer, classes))
             counts[next(kinds, type(layer).__name__)] += size
     return counts
 

@@ -118,7 +118,7 @@ class Metric:
     after: Callable[[float], float] | None = None  # applied to the mean over the samples
     higher_is_better: bool = True
     percent: bool = False  # a share from 0 to 1, shown in per cent
-    of: tuple[str, ...] = ()  # kinds of targets that it takes, keys of `KINDS`; empty: any
+    of: tuple[str, ...] = ()  # kinds of targets that it takes, keys of `COMPARED`; empty: any
     needs: str = ""  # the package that computes it
 
     @property
@@ -274,7 +274,7 @@ def _is_labels(output: Tensor, target: Tensor) -> bool:
 
 
 # kind -> (whether outputs and targets are of it, how messages call it)
-KINDS: dict[str, tuple[Callable[[Tensor, Tensor], bool], str]] = {
+COMPARED: dict[str, tuple[Callable[[Tensor, Tensor], bool], str]] = {
     "classes": (is_classes, "the scores of classes"),
     "labels": (_is_labels, "labels that are 0 or 1"),
     "numbers": (_is_numbers, "numbers with numbers"),

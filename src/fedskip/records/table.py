@@ -25,7 +25,7 @@ WHOLE = {
     "seed", "round", "rounds", "merges", "best_round", "broke_round", "bytes_down", "bytes_up", "bytes_total",
     "broke_client", "broke_slot", "set_aside", "x_set_aside",
 }  # columns that hold whole numbers  # fmt: skip
-LARGEST = 2**32  # bytes of a table, unpacked
+MOST_BYTES = 2**32  # bytes of a table, unpacked
 RESTORE = "bring back the file as the study wrote it"
 
 
@@ -66,15 +66,15 @@ class Table(list[Row]):
         refuse_unreadable(str(path), path)
         try:
             with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-                content = file.read(LARGEST + 1)
+                content = file.read(MOST_BYTES + 1)
             text = content.decode("utf-8-sig")  # spreadsheets begin with a byte order mark
         except (lzma.LZMAError, EOFError) as error:
             raise InputError(str(path), f"cannot be unpacked ({error})", fix=RESTORE) from None
         except UnicodeDecodeError as error:
             rule = f"is not a text in UTF-8 (byte {error.start})"
             raise InputError(str(path), rule, fix=RESTORE) from None
-        if len(content) > LARGEST:
-            raise InputError(str(path), f"must hold at most {LARGEST:,} bytes")
+        if len(content) > MOST_BYTES:
+            raise InputError(str(path), f"must hold at most {MOST_BYTES:,} bytes")
         return cls.parse(text, path, **rules)
 
     @classmethod

@@ -44,7 +44,7 @@ COLUMNS = {
     "slot_accuracy": ("test {metric} of single slots", False),
 }
 ACROSS = {"round": "round", "merges": "merges", "bytes": "sent, both ways (MB)"}  # for the x axis
-MANY = 100  # evaluations of a run from which on lines are smoothed
+SMOOTHED = 100  # evaluations of a run from which on lines are smoothed
 POINTS = 150  # of a smoothed line
 OUTLIER = 20.0  # a line this many times above the others leaves the picture
 MARKERS = 10  # on a line
@@ -384,7 +384,7 @@ def curves(results: Results, setting: SettingInfo, y: str, smooth: int | None = 
     factor = metric.factor if metric else 1.0
     if smooth is None:
         evaluations = results.rows(setting.name).groupby("run").size().max()
-        smooth = max(2, setting.rounds // 50) if evaluations >= MANY else 0
+        smooth = max(2, setting.rounds // 50) if evaluations >= SMOOTHED else 0
     lines: dict[str, pd.DataFrame] = {}
     left_out: list[str] = []
     lost: list[str] = []
@@ -506,7 +506,7 @@ OTHERS = ("#7f3c8d", "#11a579", "#b5651d", "#3969ac", "#80ba5a", "#e73f74")  # f
 MARKS = ("<", ">", "p", "h", "d", "8", "H", "1", "2", "3", "4", "+", "x")
 PERIODS = {3: "o", 5: "s", 7: "^", 10: "D", 15: "v", 20: "P"}  # markers of FedSkip
 LIGHT, DARK = bytes.fromhex("6aaee0"), bytes.fromhex("082a54")  # of FedSkip
-LONGEST = 20  # the period that is darkest
+DARKEST = 20  # the period that is darkest
 SHADES = (1.0, 0.82, 0.66)  # of a method's colour, for its variants
 
 _LABEL = re.compile(r"(.+?)(\+skip-[^(]+)?(\(.*\))?", re.DOTALL)
@@ -539,7 +539,7 @@ def look(label: str) -> Look:
     if name == "FedSkip" and rule:
         numbers = [int(number) for number in re.findall(r"\d+", rule)]
         period = numbers[-1] if numbers else 2  # a rule such as 1x10,5 ends with 5
-        shade = _mixed(LIGHT, DARK, log(max(period, 2) / 2) / log(LONGEST / 2))
+        shade = _mixed(LIGHT, DARK, log(max(period, 2) / 2) / log(DARKEST / 2))
         other = MARKS[key("look", rule) % len(MARKS)]
         if rule.isdecimal():
             return Look(shade, PERIODS.get(period, other))

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedskip.errors import InputError, option, shorten
 from fedskip.files import write_bytes
+from fedskip.report import FORMATS
 
-FORMATS = (".svg", ".png", ".pdf")
 MOST_NAMES, LONGEST = 30, 20  # names are shown for at most 30 classes, cut to 20 characters
 MOST_NUMBERS = 200  # numbers are shown for at most so many cells
 
@@ -35,8 +35,9 @@ def draw(
 
 def refuse_other_suffix(path: Path) -> None:
     """Refuse a file whose format cannot be drawn."""
-    if path.suffix not in FORMATS:
-        raise InputError(option("out"), f"must end in {', '.join(FORMATS)}", str(path))
+    if path.suffix.removeprefix(".") not in FORMATS:
+        endings = ", ".join(f".{form}" for form in FORMATS)
+        raise InputError(option("out"), f"must end in {endings}", str(path))
 
 
 def paint(counts: np.ndarray, axes: Any, names: Sequence[str] | None = None) -> None:

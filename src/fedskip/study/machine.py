@@ -36,7 +36,7 @@ PROCESSES = 8  # unless a study asks for more: each has a compiler of its own in
 # On a CPU
 SMALL = {"dense", "embedding", "normalisation"}  # layers whose steps, one by one, leave a core idle
 # their numbers: stacked is 3.6 times as fast with 17,000, twice at most from 50,000 on
-MOST = 40_000
+MOST_STACKED = 40_000
 # client-steps, which the loop has done before the stacked engine's first is compiled
 SHORT = 10_000
 
@@ -152,8 +152,8 @@ def choose(module: nn.Module, device: str, steps: int) -> EngineChoice:
     size, most = kinds.total(), max(kinds, key=kinds.__getitem__, default="dense")
     if others := [kind for kind in kinds if kind not in SMALL]:
         return EngineChoice("loop", f"{_layers(others[0])} on a CPU")
-    if size > MOST:
-        return EngineChoice("loop", f"{size:,} numbers, more than {MOST:,}, on a CPU")
+    if size > MOST_STACKED:
+        return EngineChoice("loop", f"{size:,} numbers, more than {MOST_STACKED:,}, on a CPU")
     if steps < SHORT:
         return EngineChoice("loop", f"{steps:,} client-steps, fewer than {SHORT:,}, on a CPU")
     return EngineChoice("stacked", f"{_layers(most)} of {size:,} numbers on a CPU")

@@ -27,7 +27,7 @@ from fedskip.methods.grammar import text
 from fedskip.models import MODELS
 from fedskip.models.forms import batch_norms
 from fedskip.models.metrics import (
-    KINDS,
+    COMPARED,
     LOSSES,
     Measure,
     Metric,
@@ -47,7 +47,7 @@ APART = {torch.float64: (1e-4, 1e-6), torch.float32: (0.05, 1e-3)}
 
 # training samples whose features are looked at, test samples that are scored at a time
 SOME = 10_000
-CHUNK = 256  # test samples that an undefined metric is tried with at a time
+SCORED = 256  # test samples that an undefined metric is tried with at a time
 FAR = 10.0  # from unit scale
 
 
@@ -183,11 +183,11 @@ def _try_measures(prepared: Prepared, output: Tensor, targets: Tensor) -> None:
     """Loss and metrics give one number per sample, which does not depend on other samples."""
     task, setting = prepared.task, prepared.setting
     for metric in task.metrics:
-        fits = (KINDS[kind][0](output.cpu(), targets.cpu()) for kind in metric.of)
+        fits = (COMPARED[kind][0](output.cpu(), targets.cpu()) for kind in metric.of)
         if metric.of and not any(fits):
             fix = "set metric=minus_squared_error for numbers, metric=label_accuracy for labels"
             fix = "for classes, set metric=accuracy" if "numbers" in metric.of else fix
-            compares = " or ".join(KINDS[kind][1] for kind in metric.of)
+            compares = " or ".join(COMPARED[kind][1] for kind in metric.of)
             gives = f"a model that gives {tuple(output.shape[1:])} for a sample"
             rule = f"cannot be {metric.name}, which compares {compares}"
             raise InputError("metric", rule, gives, fix)
@@ -216,7 +216,7 @@ def _refuse_undefined(prepared: Prepared, measure: Measure, name: object) -> Non
     task, test = prepared.task, prepared.division(prepared.setting.seeds[0]).evaluated
     module = copy.deepcopy(task.module).eval()
     with _trying("metric", f"cannot score {len(test):,} test samples", name), torch.no_grad():
-        for part in torch.from_numpy(test).split(CHUNK):
+        for part in torch.from_numpy(test).split(SCORED):
             inputs, targets = task.samples.take(on(prepared.device, part.numpy()))
             inputs = task.test_transform(inputs) if task.test_transform else inputs
             output = task.arithmetic.compute(module, inputs)

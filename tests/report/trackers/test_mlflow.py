@@ -12,7 +12,7 @@ from tracked import FEW, flat, history, kill, stopped, summaries, without_clock
 @pytest.fixture(autouse=True)
 def _here(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(mlflow, "PAUSE", 0.0)
+    monkeypatch.setattr(mlflow, "SENDING", 0.0)
 
 
 def runs(out, store=None):
@@ -126,7 +126,7 @@ def test_rows_are_sent_together(tmp_path, monkeypatch):
         sent.append(len(metrics))
         return log_batch(self, run_id, metrics=metrics, **what)
 
-    monkeypatch.setattr(mlflow, "PAUSE", 1e9)
+    monkeypatch.setattr(mlflow, "SENDING", 1e9)
     monkeypatch.setattr(MlflowClient, "log_batch", counted)
     keys = FEW | {"methods": "fedavg", "rounds": 120, "checkpoint_every": 60}
     study(tmp_path / "s", **keys).run(trackers=[MLflow()])

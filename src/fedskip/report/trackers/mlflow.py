@@ -18,7 +18,7 @@ from fedskip.records.table import Row
 from fedskip.report.results import Results
 from fedskip.report.trackers import Start, TrackedRun, Tracker, finite_numbers, importing
 
-PAUSE = 5.0  # seconds between two sendings: each costs a database some ms
+SENDING = 5.0  # seconds between two sendings: each costs a database some ms
 BATCH = 50  # rows, or parameters, per sending: MLflow accepts 1000 numbers or 100 parameters
 MOST_RUNS = 50_000  # that MLflow returns
 
@@ -73,7 +73,7 @@ class MLflow(Tracker):
     def on_rows(self, rows: list[Row]) -> None:
         for row in rows:
             self._note(row["run"], row["round"], finite_numbers(row))
-        if time.monotonic() - self._sent >= PAUSE:
+        if time.monotonic() - self._sent >= SENDING:
             self._send()
 
     def on_end(self, results: Results) -> None:
