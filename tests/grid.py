@@ -20,7 +20,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedskip import rng
-from fedskip.config import Tree, build
+from fedskip.config import Tree, build, plain
+from fedskip.config.tree import named_code
 from fedskip.data.catalogue import LoadedDatasets
 from fedskip.engine.arithmetic import EXACT
 from fedskip.engine.loop import Loop
@@ -169,14 +170,14 @@ def in_process(plan: FederationPlan, finish: bool = True) -> Run:
 
 def places(plan: FederationPlan, folder: Path) -> dict[int, dict[str, Any]]:
     """A node for every client of a plan: each has its share of the data."""
-    configs = {}
+    configs, code = {}, [name for _, name in named_code(plain(plan.spec, [plan.setting]))]
     for i, (name, own) in enumerate(split_data(plan).items()):
         mine = folder / name
         mine.mkdir(parents=True, exist_ok=True)
         np.savez(mine / "share.npz", train=own[0], test=own[1])
         configs[1000 + i] = {
             "name": name, "data": plan.setting.data["name"], "share": str(mine / "share.npz"),
-            "state_dir": str(mine / "state"), "device": "cpu",
+            "state_dir": str(mine / "state"), "device": "cpu", "allow": code,
         }  # fmt: skip
     return configs
 

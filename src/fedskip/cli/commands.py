@@ -26,12 +26,15 @@ class Commands(TyperGroup):
     def main(self, *args: Any, **options: Any) -> NoReturn:
         code = 0
         try:
-            with no_exit():
-                code = super().main(*args, **{**options, "standalone_mode": False}) or 0
+            code = super().main(*args, **{**options, "standalone_mode": False}) or 0
             sys.stdout.flush()
         except Exception as error:
             code = code or report_error(error)
         sys.exit(code)
+
+    def invoke(self, ctx: Any) -> Any:
+        with no_exit():
+            return super().invoke(ctx)
 
 
 def report_error(error: Exception) -> int:
