@@ -5,10 +5,12 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from fedskip.errors import InputError
 
 STREAMS = {1: "stdout", 2: "stderr"}
+BETWEEN = ("<frozen _sitebuiltins>", "exit_hooks")  # files of `exit`, and of what wandb makes of `sys.exit`
 
 
 @contextlib.contextmanager
@@ -44,7 +46,7 @@ def no_exit(who: str = "your code") -> Iterator[None]:
         yield
     except SystemExit as error:
         frames = list(traceback.extract_tb(error.__traceback__))
-        if "sitebuiltins" in frames[-1].filename:  # `exit`, which is written in Python
+        while len(frames) > 1 and Path(frames[-1].filename).stem in BETWEEN:
             frames.pop()
         where = f"{frames[-1].filename} line {frames[-1].lineno}"
         fix = "raise an error in its place"

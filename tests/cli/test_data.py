@@ -173,7 +173,7 @@ def test_show_refuses_what_a_study_refuses(own, assignment, message):
 def test_show_bad_input(own, tmp_path):
     with pytest.raises(InputError, match="rounds does not change the data"):
         fedskip_data("show", own, "--set", "rounds=3")
-    with pytest.raises(InputError, match=r"out must end in .svg, .png, .pdf"):
+    with pytest.raises(InputError, match=r"out must end in .pdf, .svg, .png"):
         fedskip_data("show", own, "--set", "clients=2", "--out", "map.txt")
     fedskip_data("show", own, "--set", "clients=2", "--out", "no/map.svg")
     with pytest.raises(InputError, match=r"--out exists already, got 'no/map.svg'.*force=True"):
