@@ -10,7 +10,7 @@ from pathlib import Path
 from fedskip.errors import InputError
 
 STREAMS = {1: "stdout", 2: "stderr"}
-BETWEEN = ("<frozen _sitebuiltins>", "exit_hooks")  # files of `exit`, and of what wandb makes of `sys.exit`
+BETWEEN = ("<frozen _sitebuiltins>", "exit_hooks")  # where `exit` is, and the hook of wandb
 
 
 @contextlib.contextmanager
