@@ -14,18 +14,20 @@ BETWEEN = ("<frozen _sitebuiltins>", "exit_hooks")  # where `exit` is, and the h
 
 
 @contextlib.contextmanager
-def contained(who: str = "your code") -> Iterator[None]:
+def contained(who: str = "your code", *, in_thread: bool = False) -> Iterator[None]:
     """Inside, code may neither exit, nor change the working folder, nor close the standard streams.
 
     If it does, the folder and the streams are put back, and an `InputError` says what `who` did.
+    `in_thread`: beside other threads, which may change the folder for themselves. It is left alone.
     """
-    folder, streams = _folder(), {number: _stream(number) for number in STREAMS}
+    folder = None if in_thread else _folder()
+    streams = {number: _stream(number) for number in STREAMS}
     copies = {number: os.dup(number) for number, file in streams.items() if file is not None}
     try:
         with no_exit(who):
             yield
     finally:
-        now = _folder()
+        now = _folder() if folder is not None and os.path.isdir(folder) else folder
         if folder is not None and now != folder:
             os.chdir(folder)
         closed = [name for number, name in STREAMS.items() if not _open(number, streams[number])]

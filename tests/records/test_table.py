@@ -83,3 +83,9 @@ def test_what_is_no_table_is_refused_by_file_line_and_column(
 def test_a_seed_may_have_thirty_digits() -> None:
     seeds = [0, 10**30]
     assert list(Table(("seed",), [{"seed": seed} for seed in seeds]).frame()["seed"]) == seeds
+
+
+def test_clients_keep_the_names_they_have() -> None:
+    for names, expected in ((["0", "10"], [0, 10]), (["01", "1"], ["01", "1"])):
+        text = "run,client\n" + "".join(f"a,{name}\n" for name in names)
+        assert Table.parse(text, Path("clients.csv")).column("client") == expected

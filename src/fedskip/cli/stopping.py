@@ -21,7 +21,14 @@ from fedskip.cli.system_errors import explain, sentences
 from fedskip.errors import InputError
 from fedskip.study import Interrupted, Study
 from fedskip.study.processes import ProcessEnded
-from fedskip.study.signals import SIGNALS, Repeated, explained, handling, how_to_go_on
+from fedskip.study.signals import (
+    SIGNALS,
+    Repeated,
+    explained,
+    handling,
+    how_to_go_on,
+    resume_command,
+)
 from fedskip.study.train import GroupsFailed
 
 LESS_MEMORY = (
@@ -80,7 +87,7 @@ def kept(study: Study) -> tuple[str, str]:
         last = study.folder.last_rounds().items()
         rounds = [f"{part} up to round {round}" for part, round in last if round]
     safe = f"kept: {', '.join(rounds)}" if rounds else "there is no checkpoint yet"
-    return safe, f"go on with: fedskip resume {study.out}"
+    return safe, f"go on with: {resume_command(study.out, study.spec)}"
 
 
 class StopRequest:

@@ -123,7 +123,8 @@ def _as_written(column: pd.Series, texts: pd.Series, is_label: bool) -> pd.Serie
     present = texts.dropna()
     if present.str.fullmatch(r"0|-?[1-9]\d{0,17}").all():
         return present.astype(np.int64).astype("Int64").reindex(texts.index)
-    is_same = is_label or present.nunique() == column.nunique()
+    padded = present.str.fullmatch(r"[+-]?0\d+").any()  # `01` is a name
+    is_same = (is_label and not padded) or present.nunique() == column.nunique()
     is_number = types.is_float_dtype(column) and texts.isna().equals(column.isna())
     return column if is_number and is_same else texts
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import lzma
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+_NUMBER = re.compile("0|[1-9][0-9]*")  # `01` is a name
 TEXTS = {"ended", "setting", "run", "method", "period"}  # columns that hold text
 WHOLE = {
     "seed", "round", "rounds", "merges", "best_round", "broke_round", "bytes_down", "bytes_up", "bytes_total",
@@ -103,7 +105,7 @@ class Table(list[Row]):
         if lacking := sorted({*filled, *present} - set(columns)):
             raise InputError(str(path), f"lacks the column {lacking[0]}", fix=RESTORE)
         at = columns.index("client") if "client" in columns else None
-        named = at is not None and not all(cells[at].isdecimal() for _, cells in lines)
+        named = at is not None and not all(_NUMBER.fullmatch(cells[at]) for _, cells in lines)
         texts = TEXTS | {"client"} if named else TEXTS
         rows = []
         for number, cells in lines:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedskip.config import StudySpec, dump
+from fedskip.config import StudySpec, dump, plain
+from fedskip.config.tree import named_code
 from fedskip.errors import either, render
 from fedskip.parsing import PYTHON
 from fedskip.report.progress import console
@@ -136,7 +137,16 @@ def how_to_go_on(out: Path, spec: StudySpec, at_checkpoint: bool = False) -> str
         text = "Stopped at a checkpoint. Go on"
     elif any((out / "checkpoints").glob("*")):
         text = "Stopped at once; the last checkpoint is kept. Go on"
-    later = f"fedskip.resume({str(out)!r})"
+    later = f"fedskip.resume({str(out)!r}{', trust=True' * names_code(spec)})"
     if any(mark in dump(spec) for mark in (PYTHON, "__main__:")):  # objects that no file holds
         later = f"Study({str(out)!r}, ...).resume() with the same arguments"
-    return f"{text} with: {either(f'fedskip resume {out}', f'study.resume(), or later {later}')}"
+    return f"{text} with: {either(resume_command(out, spec), f'study.resume(), or later {later}')}"
+
+
+def resume_command(out: Path, spec: StudySpec) -> str:
+    """The command that resumes a study, which needs `--trust` where the study names code."""
+    return f"fedskip resume {out}{' --trust' * names_code(spec)}"
+
+
+def names_code(spec: StudySpec) -> bool:
+    return any(True for _ in named_code(plain(spec)))

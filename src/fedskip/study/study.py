@@ -35,7 +35,7 @@ from fedskip.study.prepare import Prepared, prepare
 from fedskip.study.rehearsal import rehearse
 from fedskip.study.signals import Stop, explained, stop_at_checkpoint
 from fedskip.study.train import Training, made_with, train_settings
-from fedskip.user_code import contained
+from fedskip.user_code import contained, no_exit
 from fedskip.version import versions
 
 log = logging.getLogger(__name__)
@@ -358,7 +358,7 @@ class Study:
                 start = Start.of(self.folder.path, self.spec, prepared.settings, rows)
                 shown.trackers.on_start(start)
             trained = [one.setting for one in prepared.todo]
-            with contained():
+            with no_exit():  # folder and streams belong to the trackers' threads, too
                 prepared.train(training)
             training.write_results(trained)
             results = Results.read(self.out)

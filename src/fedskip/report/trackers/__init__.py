@@ -32,9 +32,9 @@ from fedskip.report.results import Results
 from fedskip.user_code import contained
 
 Value = bool | int | float | str
-LIMIT, PER_RUN = 60.0, 0.5  # seconds that a call may take, and more for each run of the study
+LIMIT, PER_RUN = 60.0, 2.0  # seconds that a call may take, and more for each run of the study
 WAIT = 10.0  # seconds that training waits for `on_start`
-DRAIN = 120.0  # seconds that trackers have to catch up at the end
+DRAIN = 120.0  # seconds that trackers have to catch up at the end, or a call, if that is longer
 WAITING = 1000  # calls that may wait; then training waits
 LOOK = 0.5  # seconds between two looks for late trackers
 PLURAL = ("name", "methods", "seeds", RECORD)  # keys of a setting that are not a run's
@@ -194,15 +194,20 @@ class TrackerList(Tracker):
         self._call("on_end", results)
 
     def close(self) -> None:
-        """Let the trackers catch up, and drop those that do not within `DRAIN`."""
+        """Let the trackers catch up, and drop those that do not."""
         try:
             self._call("close")
-            end = time.monotonic() + DRAIN
+            if not self._threads:  # the study has failed before its start
+                for tracker in self.trackers:
+                    with contextlib.suppress(Exception):
+                        tracker.close()
+            drain = max([DRAIN, *(thread.limit for thread in self._threads)])
+            end = time.monotonic() + drain
             for thread in self._threads:
-                if not thread.over.wait(min(WAIT, DRAIN)):
+                if not thread.over.wait(WAIT):
                     log.warning("waiting for %s to catch up; Ctrl-C ends this", thread.name)
                 if not thread.over.wait(max(0.0, end - time.monotonic())):
-                    thread.abandon(f"has not caught up {DRAIN:g} s after the end")
+                    thread.abandon(f"has not caught up {drain:g} s after the end")
         finally:
             self._closed.set()
 
@@ -278,7 +283,7 @@ class TrackerThread:
     def _call(self, hook: str, *arguments: Any) -> None:
         self._current = hook, time.monotonic()
         try:
-            with contained(self.name):
+            with contained(self.name, in_thread=True):
                 getattr(self.tracker, hook)(*arguments)
         finally:
             self._current = None
