@@ -62,6 +62,11 @@ def how_to_resume_study(out: str | os.PathLike[str], *, anyway: bool = False) ->
     return either(f"`fedskip resume {path}`", "`study.resume()`")
 
 
+def resume_command(out: object, trust: bool) -> str:
+    """The command that resumes a study; `trust`: the study names code."""
+    return f"fedskip resume {out}{' --trust' * trust}"
+
+
 class InputError(ValueError):
     """Bad input. The message reads `FIELD RULE, got VALUE (WHERE). FIX`.
 

@@ -14,14 +14,12 @@ BETWEEN = ("<frozen _sitebuiltins>", "exit_hooks")  # where `exit` is, and the h
 
 
 @contextlib.contextmanager
-def contained(who: str = "your code", *, in_thread: bool = False) -> Iterator[None]:
+def contained(who: str = "your code") -> Iterator[None]:
     """Inside, code may neither exit, nor change the working folder, nor close the standard streams.
 
     If it does, the folder and the streams are put back, and an `InputError` says what `who` did.
-    `in_thread`: beside other threads, which may change the folder for themselves. It is left alone.
     """
-    folder = None if in_thread else _folder()
-    streams = {number: _stream(number) for number in STREAMS}
+    folder, streams = _folder(), {number: _stream(number) for number in STREAMS}
     copies = {number: os.dup(number) for number, file in streams.items() if file is not None}
     try:
         with no_exit(who):

@@ -18,7 +18,7 @@ import typer
 
 from fedskip.cli import output
 from fedskip.cli.system_errors import explain, sentences
-from fedskip.errors import InputError
+from fedskip.errors import InputError, resume_command
 from fedskip.study import Interrupted, Study
 from fedskip.study.processes import ProcessEnded
 from fedskip.study.signals import (
@@ -27,7 +27,7 @@ from fedskip.study.signals import (
     explained,
     handling,
     how_to_go_on,
-    resume_command,
+    names_code,
 )
 from fedskip.study.train import GroupsFailed
 
@@ -87,7 +87,7 @@ def kept(study: Study) -> tuple[str, str]:
         last = study.folder.last_rounds().items()
         rounds = [f"{part} up to round {round}" for part, round in last if round]
     safe = f"kept: {', '.join(rounds)}" if rounds else "there is no checkpoint yet"
-    return safe, f"go on with: {resume_command(study.out, study.spec)}"
+    return safe, f"go on with: {resume_command(study.out, names_code(study.spec))}"
 
 
 class StopRequest:

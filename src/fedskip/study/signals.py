@@ -17,7 +17,7 @@ from typing import Any
 
 from fedskip.config import StudySpec, dump, plain
 from fedskip.config.tree import named_code
-from fedskip.errors import either, render
+from fedskip.errors import either, render, resume_command
 from fedskip.parsing import PYTHON
 from fedskip.report.progress import console
 
@@ -140,13 +140,9 @@ def how_to_go_on(out: Path, spec: StudySpec, at_checkpoint: bool = False) -> str
     later = f"fedskip.resume({str(out)!r}{', trust=True' * names_code(spec)})"
     if any(mark in dump(spec) for mark in (PYTHON, "__main__:")):  # objects that no file holds
         later = f"Study({str(out)!r}, ...).resume() with the same arguments"
-    return f"{text} with: {either(resume_command(out, spec), f'study.resume(), or later {later}')}"
-
-
-def resume_command(out: Path, spec: StudySpec) -> str:
-    """The command that resumes a study, which needs `--trust` where the study names code."""
-    return f"fedskip resume {out}{' --trust' * names_code(spec)}"
+    return f"{text} with: {either(resume_command(out, names_code(spec)), f'study.resume(), or later {later}')}"
 
 
 def names_code(spec: StudySpec) -> bool:
+    """Whether a study names code, so that it needs trust to go on."""
     return any(True for _ in named_code(plain(spec)))

@@ -374,6 +374,10 @@ def test_one_that_is_slow_gets_everything(tmp_path, monkeypatch):
     assert heard == [*range(1, 10)]
 
 
+def moves():
+    os.chdir("/")
+
+
 def exits():
     sys.exit(0)
 
@@ -385,6 +389,7 @@ def interrupts():
 @pytest.mark.parametrize(
     ("does", "why"),
     [
+        (moves, "must not change the working folder"),
         (exits, "must not exit (SystemExit: 0)"),
         (lambda: sys.stdout.close(), "must not close stdout"),
         (lambda: os.close(2), "must not close stderr"),

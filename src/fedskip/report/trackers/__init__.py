@@ -283,7 +283,7 @@ class TrackerThread:
     def _call(self, hook: str, *arguments: Any) -> None:
         self._current = hook, time.monotonic()
         try:
-            with contained(self.name, in_thread=True):
+            with contained(self.name):
                 getattr(self.tracker, hook)(*arguments)
         finally:
             self._current = None
