@@ -306,3 +306,25 @@ class Assigns(nn.Module):
             self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
         output: Tensor = self.linear(x - self.mean)
         return output
+
+
+def inputs(name: str, *lead: int, steps: int = 7) -> Tensor:
+    """A batch for the model; `lead` is (B,) or (K, B)."""
+    if name == "lstm":
+        return torch.randint(80, (*lead, steps))
+    shape = {"perceptron": (60,), "cnn-femnist": (1, 28, 28)}.get(name, (3, 32, 32))
+    return torch.randn(*lead, *shape, dtype=torch.float64)
+
+
+def stacked(models: list[nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters and float buffers of K models, each (K, ...)."""
+    parameters = [dict(m.named_parameters()) for m in models]
+    buffers = [dict(m.named_buffers()) for m in models]
+    return (
+        {n: torch.stack([p[n].detach() for p in parameters]) for n in parameters[0]},
+        {
+            n: torch.stack([b[n] for b in buffers])
+            for n, b in buffers[0].items()
+            if b.is_floating_point()
+        },
+    )

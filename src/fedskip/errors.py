@@ -64,7 +64,7 @@ def how_to_resume_study(out: str | os.PathLike[str], *, anyway: bool = False) ->
 
 def resume_command(out: object, trust: bool) -> str:
     """The command that resumes a study; `trust`: the study names code."""
-    return f"fedskip resume {out}{' --trust' * trust}"
+    return f"fedskip resume {shlex.quote(str(out))}{' --trust' * trust}"
 
 
 class InputError(ValueError):

@@ -37,7 +37,12 @@ Grace = Annotated[
 
 
 def run(
-    study: Annotated[str | None, Argument(help="A bundled study, STUDY/SETTING or a file.")] = None,
+    study: Annotated[
+        str | None,
+        Argument(
+            help="A bundled study, STUDY/SETTING or a file; quickstart without.", show_default=False
+        ),
+    ] = None,
     methods: Annotated[str | None, Option(help="Such as 'fedavg, fedskip(period=5)'.")] = None,
     rounds: Annotated[int | None, Option(metavar="N")] = None,
     scale: Annotated[
